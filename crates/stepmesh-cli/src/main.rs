@@ -1,0 +1,3 @@
+//! The `stepmesh` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The StepMesh host: finds, loads and drives accelerator backends.

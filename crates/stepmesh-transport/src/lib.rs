@@ -1,0 +1,1 @@
+//! The fabrics of StepMesh: shared memory, TCP and a simulated network.

@@ -1,0 +1,1 @@
+//! Push and pull tensors between accelerators: scheduler, workers and servers.

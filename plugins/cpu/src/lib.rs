@@ -1,0 +1,1 @@
+//! The StepMesh backend for host memory.

@@ -1,0 +1,3 @@
+//! Build, test and release tasks of the workspace.
+
+fn main() {}
