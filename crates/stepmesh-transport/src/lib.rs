@@ -1,1 +1,9 @@
 //! The fabrics of StepMesh: shared memory, TCP and a simulated network.
+
+#![deny(unsafe_code)]
+
+pub mod doorbell;
+pub mod error;
+pub mod fabric;
+#[expect(unsafe_code, reason = "states what a caller promises about raw memory")]
+pub mod memory;

@@ -1,0 +1,114 @@
+//! What can go wrong in a fabric.
+
+use std::io;
+
+use crate::fabric::{FabricKind, PeerId, RegionId};
+
+/// A failure of a fabric. Each names the operation and the object, and what helps.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The fabric cannot reach this memory or do this at all.
+    #[error("{fabric}: {operation} is not supported: {reason}")]
+    Unsupported {
+        /// The fabric.
+        fabric: FabricKind,
+        /// What was asked.
+        operation: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// A system call failed.
+    #[error("{fabric}: {operation} failed for {object}")]
+    Io {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The system call or step, for example `mmap`.
+        operation: &'static str,
+        /// What it was done to.
+        object: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The address is not one of this fabric.
+    #[error("{fabric}: not an address of this fabric: {reason}")]
+    InvalidAddress {
+        /// The fabric.
+        fabric: FabricKind,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A peer sent what no honest peer sends; its connection is closed.
+    #[error("{fabric}: peer {peer:?} broke the protocol: {reason}")]
+    InvalidWire {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The peer.
+        peer: PeerId,
+        /// What was wrong.
+        reason: String,
+    },
+    /// The peer is gone: its process ended or it closed the connection.
+    #[error("{fabric}: peer {peer:?} closed the connection")]
+    PeerClosed {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The peer.
+        peer: PeerId,
+    },
+    /// The other side did not answer in time.
+    #[error("{fabric}: {operation} with {object} took longer than {timeout_ms} ms")]
+    Timeout {
+        /// The fabric.
+        fabric: FabricKind,
+        /// What was waited for.
+        operation: &'static str,
+        /// With whom.
+        object: String,
+        /// The bound, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// No such peer, or it was closed.
+    #[error("{fabric}: peer {peer:?} is not connected")]
+    UnknownPeer {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The peer.
+        peer: PeerId,
+    },
+    /// No such region, or it was deregistered.
+    #[error("{fabric}: region {region:?} is not registered")]
+    UnknownRegion {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The region.
+        region: RegionId,
+    },
+    /// A write reaches outside of its region.
+    #[error(
+        "{fabric}: {len_bytes} bytes at offset {offset} reach outside of a {what} of {region_len_bytes} bytes"
+    )]
+    OutOfBounds {
+        /// The fabric.
+        fabric: FabricKind,
+        /// `local region` or `remote region`.
+        what: &'static str,
+        /// Start of the access, in bytes.
+        offset: u64,
+        /// Length of the access, in bytes.
+        len_bytes: u64,
+        /// Length of the region, in bytes.
+        region_len_bytes: u64,
+    },
+    /// A table or a message would grow beyond its bound.
+    #[error("{fabric}: more than {limit} {what}")]
+    Limit {
+        /// The fabric.
+        fabric: FabricKind,
+        /// What there would be too many of.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+    },
+}

@@ -1,0 +1,94 @@
+//! Memory that a backend allocated, in the form in which a fabric takes it.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A range of memory together with what keeps it allocated.
+///
+/// The transport knows no backend: it sees an address, a length, whether the CPU can reach it,
+/// a descriptor that other processes could map, and an owner to hold on to.
+#[derive(Clone)]
+pub struct Memory {
+    address: u64,
+    len_bytes: u64,
+    host_accessible: bool,
+    mappable: Option<MappableFd>,
+    keep_alive: Arc<dyn Any + Send + Sync>,
+}
+
+/// A descriptor (memfd, dma-buf) behind a range of memory, mappable by other processes.
+#[derive(Clone, Debug)]
+pub struct MappableFd {
+    /// The descriptor.
+    pub fd: Arc<OwnedFd>,
+    /// Where in it the range starts, in bytes.
+    pub offset: u64,
+}
+
+impl Memory {
+    /// Describes a range of memory.
+    ///
+    /// # Safety
+    /// - `address .. address + len_bytes` is allocated as long as `keep_alive` is, and does not
+    ///   wrap around.
+    /// - If `host_accessible`, the CPU may read and write every byte of it from any thread at any
+    ///   time, and no Rust reference to its bytes is held across a point where a peer may write
+    ///   (as for memory shared between processes).
+    /// - If `mappable` is given, mapping `len_bytes` of it from its offset shows the same bytes.
+    pub unsafe fn new(
+        address: u64,
+        len_bytes: u64,
+        host_accessible: bool,
+        mappable: Option<MappableFd>,
+        keep_alive: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            address,
+            len_bytes,
+            host_accessible,
+            mappable,
+            keep_alive,
+        }
+    }
+
+    /// The address of the first byte, in the device's address space.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The length in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Whether the CPU can read and write it.
+    pub fn is_host_accessible(&self) -> bool {
+        self.host_accessible
+    }
+
+    /// A descriptor that other processes can map, if there is one.
+    pub fn mappable(&self) -> Option<&MappableFd> {
+        self.mappable.as_ref()
+    }
+
+    /// Whether `offset .. offset + len_bytes` lies inside.
+    pub fn contains(&self, offset: u64, len_bytes: u64) -> bool {
+        offset
+            .checked_add(len_bytes)
+            .is_some_and(|end| end <= self.len_bytes)
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("len_bytes", &self.len_bytes)
+            .field("host_accessible", &self.host_accessible)
+            .field("mappable", &self.mappable)
+            .field("owners", &Arc::strong_count(&self.keep_alive))
+            .finish()
+    }
+}
