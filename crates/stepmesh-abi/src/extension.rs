@@ -1,0 +1,122 @@
+//! Names of the extensions, and the tables of those that version 1.0 defines. Extensions are
+//! looked up by name through `get_extension`, so a vendor adds its own without a central list.
+
+use core::mem::{offset_of, size_of};
+
+use crate::backend::SmBackend;
+use crate::error::SmError;
+use crate::header::SmHdr;
+
+/// A piece of memory that another process can map or import. Filled by `SmIpcV1::export_memory`,
+/// carried to the other process by the host.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SmIpcHandle {
+    /// Size set by the caller.
+    pub hdr: SmHdr,
+    /// `SM_IPC_FD` or `SM_IPC_OPAQUE`.
+    pub kind: u32,
+    /// With `SM_IPC_FD`: a descriptor with `O_CLOEXEC`; -1 otherwise.
+    pub fd: i32,
+    /// Where the exported range starts in the file or in the opaque object, in bytes.
+    pub offset: u64,
+    /// Bytes of the exported range.
+    pub len: u64,
+    /// `SM_IPC_*` flags.
+    pub flags: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// With `SM_IPC_OPAQUE`: the vendor's handle (64 bytes are enough for CUDA and HIP).
+    pub bytes: [u8; 64],
+}
+
+impl SmIpcHandle {
+    /// An empty handle with the size set, ready to be passed to `export_memory`.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            hdr: SmHdr::of::<Self>(),
+            kind: 0,
+            fd: -1,
+            offset: 0,
+            len: 0,
+            flags: 0,
+            pad0: 0,
+            bytes: [0; 64],
+        }
+    }
+}
+
+impl Default for SmIpcHandle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `stepmesh.ipc.v1`: memory shared between processes of one host. Every function is class A and
+/// required; the table lives as long as the plugin, that is, as long as the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SmIpcV1 {
+    /// Size and version of the plugin's table.
+    pub hdr: SmHdr,
+    /// Exports `size` bytes at `ptr` (interior pointers are fine) of an allocation of `dev`.
+    ///
+    /// The descriptor in an `SM_IPC_FD` handle belongs to the caller, who closes it with `close`
+    /// when it was sent or mapped; the plugin keeps no use of it. The memory stays alive through
+    /// the descriptor and its mappings, also after `free`. A range that is not within one
+    /// allocation is `SM_INVALID_ARGUMENT`; memory that cannot be shared is `SM_UNIMPLEMENTED`.
+    pub export_memory: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            dev: u32,
+            ptr: u64,
+            size: u64,
+            out: *mut SmIpcHandle,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// Makes another process's memory usable by `dev` and gives its address. The descriptor in the
+    /// handle stays the caller's. Size and offset are checked against the object itself.
+    pub import_memory: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            dev: u32,
+            handle: *const SmIpcHandle,
+            ptr: *mut u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// Ends an import. `ptr` is the address that `import_memory` gave; 0 is fine.
+    pub close_import: Option<
+        unsafe extern "C" fn(s: *mut SmBackend, dev: u32, ptr: u64, err: *mut SmError) -> i32,
+    >,
+}
+
+/// Extension: memory shared between processes ([`SmIpcV1`]).
+pub const SM_EXTENSION_IPC_V1: &str = "stepmesh.ipc.v1";
+/// Extension: dma-buf export and flushing for NICs.
+pub const SM_EXTENSION_RDMA_V1: &str = "stepmesh.rdma.v1";
+/// Extension: events as a number in memory.
+pub const SM_EXTENSION_MEMEVENT_V1: &str = "stepmesh.memevent.v1";
+/// Extension: device timestamps.
+pub const SM_EXTENSION_TIMING_V1: &str = "stepmesh.timing.v1";
+/// Extension: state of graph capture.
+pub const SM_EXTENSION_GRAPH_V1: &str = "stepmesh.graph.v1";
+/// Extension: virtual memory management.
+pub const SM_EXTENSION_VMM_V1: &str = "stepmesh.vmm.v1";
+/// Extension: kernels that a backend can run.
+pub const SM_EXTENSION_COMPUTE_V1: &str = "stepmesh.compute.v1";
+/// Extension: lazy tensors.
+pub const SM_EXTENSION_LAZY_V1: &str = "stepmesh.lazy.v1";
+
+/// Handle kind: a file descriptor.
+pub const SM_IPC_FD: u32 = 1;
+/// Handle kind: bytes that only the vendor's library understands.
+pub const SM_IPC_OPAQUE: u32 = 2;
+/// Handle flag: the descriptor can be mapped by the host (`mmap`) for reading and writing.
+pub const SM_IPC_MAPPABLE: u32 = 1 << 0;
+
+const _: () = assert!(size_of::<SmIpcHandle>() == 104);
+const _: () = assert!(offset_of!(SmIpcHandle, bytes) == 40);
+const _: () = assert!(size_of::<SmIpcV1>() == 32);
