@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::fabric::{FabricKind, PeerId, RegionId};
+use crate::fabric::{FabricKind, PeerId, RegionId, RemoteId};
 
 /// A failure of a fabric. Each names the operation and the object, and what helps.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,15 @@ pub enum Error {
         operation: &'static str,
         /// What it was done to.
         object: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A doorbell could not be made or slept on.
+    #[error("doorbell: {operation} failed")]
+    Doorbell {
+        /// What was tried.
+        operation: &'static str,
         /// What the system said.
         #[source]
         source: io::Error,
@@ -84,6 +93,16 @@ pub enum Error {
         fabric: FabricKind,
         /// The region.
         region: RegionId,
+    },
+    /// No such imported region: it was released, or its owner deregistered it.
+    #[error("{fabric}: peer {peer:?} shares no region {remote:?}, or no longer")]
+    UnknownRemote {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The peer.
+        peer: PeerId,
+        /// The imported region.
+        remote: RemoteId,
     },
     /// A write reaches outside of its region.
     #[error(

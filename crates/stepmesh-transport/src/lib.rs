@@ -7,3 +7,5 @@ pub mod error;
 pub mod fabric;
 #[expect(unsafe_code, reason = "states what a caller promises about raw memory")]
 pub mod memory;
+#[expect(unsafe_code, reason = "maps memory that other processes share")]
+mod segment;
