@@ -1,3 +1,78 @@
-//! Build, test and release tasks of the workspace.
+//! `cargo xtask <task>`: builds, runs, tests and judges the workspace. Each task is a module; what
+//! they share is in [`workspace`] and [`table`]. Nothing here is part of what users link.
+#![deny(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program for the terminal: printing is its purpose"
+)]
 
-fn main() {}
+mod abi;
+mod needs;
+mod plugins;
+mod table;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Builds, runs, tests and judges the StepMesh workspace
+#[derive(Debug, Parser)]
+#[command(
+    name = "xtask",
+    bin_name = "cargo xtask",
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Builds the backends under plugins/ and installs them where the loader looks
+    ///
+    /// Each library is copied to target/<profile>/stepmesh-plugins, loaded back through its C
+    /// entry, and refused when it exports anything but that entry.
+    BuildPlugins(plugins::Options),
+
+    /// Runs every test, with the plugins that they load
+    ///
+    /// At its end it says what could not be checked on this machine, and why. STEPMESH_REQUIRE, a
+    /// comma-separated list such as `cxx,cuda`, turns that absence into a failure.
+    Test(test::Options),
+
+    /// Generates the C header of the backend ABI from the source of stepmesh-abi
+    Abi(abi::Options),
+
+    /// Checks the rules of the repository that no compiler keeps
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    match Workspace::locate().and_then(|workspace| run(&workspace, Cli::parse().task)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(workspace: &Workspace, task: Task) -> Result<()> {
+    match task {
+        Task::BuildPlugins(options) => {
+            plugins::print(&plugins::build(workspace, &options)?);
+            Ok(())
+        }
+        Task::Test(options) => test::run(workspace, &options),
+        Task::Abi(options) => abi::run(workspace, &options),
+        Task::Tidy => tidy::run(workspace),
+    }
+}

@@ -1,0 +1,208 @@
+//! What some checks need beyond Rust and Linux: another compiler, a device, more than one NUMA
+//! node. A check whose need is absent has not passed, so absence is found here once and reported;
+//! the checks themselves live with what they check.
+
+use std::{env, fs, process::Command};
+
+use anyhow::{Result, bail};
+
+use crate::table::Table;
+
+/// Something that not every machine has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Need {
+    /// As written in `STEPMESH_REQUIRE`.
+    pub(crate) name: &'static str,
+    /// What is not checked without it.
+    checks: &'static str,
+    probe: fn() -> Presence,
+}
+
+/// What a probe found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Present,
+    /// Not there, and why this is believed.
+    Absent(String),
+    /// There, but not usable: always a failure.
+    Broken(String),
+}
+
+impl Need {
+    pub(crate) fn presence(&self) -> Presence {
+        (self.probe)()
+    }
+}
+
+/// Prints what is there and what is not. An error when something is broken, or absent although the
+/// environment requires it.
+pub(crate) fn report() -> Result<()> {
+    let required = env::var(REQUIRE_VARIABLE).unwrap_or_default();
+    let found: Vec<_> = NEEDS.iter().map(|need| (*need, need.presence())).collect();
+    let mut table = Table::new(["need", "state", "reason", "checked only with it"]);
+    for (need, presence) in &found {
+        let (state, reason) = match presence {
+            Presence::Present => ("present", ""),
+            Presence::Absent(reason) => ("ABSENT", reason.as_str()),
+            Presence::Broken(reason) => ("BROKEN", reason.as_str()),
+        };
+        table.row([need.name, state, reason, need.checks].map(str::to_owned));
+    }
+    println!("{table}");
+    let problems = problems(&found, &required);
+    if !problems.is_empty() {
+        bail!("{}", problems.join("; "));
+    }
+    Ok(())
+}
+
+fn problems(found: &[(Need, Presence)], required: &str) -> Vec<String> {
+    let required: Vec<&str> = required
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let mut problems = Vec::new();
+    for name in &required {
+        if !found.iter().any(|(need, _)| need.name == *name) {
+            let known: Vec<&str> = found.iter().map(|(need, _)| need.name).collect();
+            problems.push(format!(
+                "{REQUIRE_VARIABLE} names `{name}`, which is none of {}",
+                known.join(", ")
+            ));
+        }
+    }
+    for (need, presence) in found {
+        match presence {
+            Presence::Absent(reason) if required.contains(&need.name) => {
+                problems.push(format!("{} is required but absent: {reason}", need.name));
+            }
+            Presence::Broken(reason) => {
+                problems.push(format!("{} is broken: {reason}", need.name));
+            }
+            Presence::Present | Presence::Absent(_) => {}
+        }
+    }
+    problems
+}
+
+fn cxx() -> Presence {
+    match Command::new(CXX_COMPILER).arg("--version").output() {
+        Ok(output) if output.status.success() => Presence::Present,
+        Ok(output) => Presence::Broken(format!("`{CXX_COMPILER} --version`: {}", output.status)),
+        Err(error) => Presence::Absent(format!("`{CXX_COMPILER}`: {error}")),
+    }
+}
+
+fn numa() -> Presence {
+    let nodes = entries("/sys/devices/system/node", |name| {
+        name.strip_prefix("node")
+            .is_some_and(|id| id.parse::<u32>().is_ok())
+    });
+    if nodes > 1 {
+        Presence::Present
+    } else {
+        Presence::Absent("one NUMA node".into())
+    }
+}
+
+fn cuda() -> Presence {
+    device_file("/dev/nvidiactl")
+}
+
+fn rocm() -> Presence {
+    device_file("/dev/kfd")
+}
+
+fn rdma() -> Presence {
+    let devices = entries("/sys/class/infiniband", |_| true);
+    if devices > 0 {
+        Presence::Present
+    } else {
+        Presence::Absent("no device in /sys/class/infiniband".into())
+    }
+}
+
+fn device_file(path: &str) -> Presence {
+    match fs::metadata(path) {
+        Ok(_) => Presence::Present,
+        Err(error) => Presence::Absent(format!("{path}: {error}")),
+    }
+}
+
+/// How many entries of a folder have a name that `matches`; none when there is no folder.
+fn entries(dir: &str, matches: fn(&str) -> bool) -> usize {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(matches))
+        .count()
+}
+
+/// A comma-separated list of needs whose absence is a failure.
+const REQUIRE_VARIABLE: &str = "STEPMESH_REQUIRE";
+
+/// The C++ compiler of the system, by the name that POSIX systems agree on.
+pub(crate) const CXX_COMPILER: &str = "c++";
+
+/// The order is that of the report.
+const NEEDS: [Need; 5] = [
+    CXX,
+    Need {
+        name: "numa",
+        checks: "devices on several NUMA nodes",
+        probe: numa,
+    },
+    Need {
+        name: "cuda",
+        checks: "memory of NVIDIA devices",
+        probe: cuda,
+    },
+    Need {
+        name: "rocm",
+        checks: "memory of AMD devices",
+        probe: rocm,
+    },
+    Need {
+        name: "rdma",
+        checks: "transfers through a network adapter",
+        probe: rdma,
+    },
+];
+
+pub(crate) const CXX: Need = Need {
+    name: "cxx",
+    checks: "the header of the ABI compiles as C++17",
+    probe: cxx,
+};
+
+#[cfg(test)]
+mod tests {
+    //! Absence is harmless until it is required; what is broken never is.
+
+    use super::{CXX, Presence, problems};
+
+    #[test]
+    fn only_a_required_absence_is_a_problem() {
+        let found = [(CXX, Presence::Absent("no compiler".into()))];
+        assert_eq!(problems(&found, ""), [""; 0]);
+        assert_eq!(
+            problems(&found, "cxx, "),
+            ["cxx is required but absent: no compiler"]
+        );
+    }
+
+    #[test]
+    fn a_broken_need_is_a_problem_though_nobody_requires_it() {
+        let found = [(CXX, Presence::Broken("it crashes".into()))];
+        assert_eq!(problems(&found, ""), ["cxx is broken: it crashes"]);
+    }
+
+    #[test]
+    fn an_unknown_requirement_is_a_problem() {
+        let problems = problems(&[(CXX, Presence::Present)], "cuba");
+        assert_eq!(
+            problems,
+            ["STEPMESH_REQUIRE names `cuba`, which is none of cxx"]
+        );
+    }
+}

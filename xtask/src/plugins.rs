@@ -1,0 +1,225 @@
+//! `build-plugins`: builds the backends under `plugins/`, installs them where the loader looks, and
+//! reads each back as a host would. How a file is judged lives in the modules below.
+
+mod elf;
+mod load;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use stepmesh_abi::QUERY_SYMBOL;
+
+use self::load::Reported;
+use crate::{
+    table::Table,
+    workspace::{Package, Profile, Workspace, output_of},
+};
+
+/// Which plugins are built, and how.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Builds this backend only, for example `cpu`; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+
+    /// Optimises, and installs below target/release instead of target/debug
+    #[arg(long)]
+    pub(crate) release: bool,
+}
+
+/// A plugin that was built, installed and read back.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    reported: Reported,
+    path: PathBuf,
+    len_bytes: u64,
+}
+
+/// Builds, installs and judges the plugins that `options` names, all of them when it names none.
+pub(crate) fn build(workspace: &Workspace, options: &Options) -> Result<Vec<Installed>> {
+    let metadata = workspace.metadata()?;
+    let found = metadata
+        .packages()
+        .filter_map(|package| Plugin::of(workspace, package));
+    let plugins = choose(found.collect(), &options.only)?;
+    let profile = Profile::of(options.release);
+    let artifacts = compile(workspace, &plugins, profile)?;
+    let dir = plugins_dir(&metadata.target_dir()?, profile);
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    plugins
+        .iter()
+        .map(|plugin| plugin.install(&artifacts, &dir))
+        .collect()
+}
+
+/// Prints what [`build`] installed.
+pub(crate) fn print(installed: &[Installed]) {
+    let mut table = Table::new(["name", "version", "abi", "size", "file"]);
+    for plugin in installed {
+        let Reported { name, version, abi } = &plugin.reported;
+        table.row([
+            name.clone(),
+            version.clone(),
+            abi.clone(),
+            format!("{} KiB", plugin.len_bytes.div_ceil(1024)),
+            plugin.path.display().to_string(),
+        ]);
+    }
+    println!("{table}");
+}
+
+/// Where the programs of this build look for plugins: beside the executable.
+pub(crate) fn plugins_dir(target_dir: &Path, profile: Profile) -> PathBuf {
+    target_dir.join(profile.dir_name()).join(PLUGINS_DIR_NAME)
+}
+
+/// A package below `plugins/` whose cdylib carries a backend.
+#[derive(Debug)]
+struct Plugin<'m> {
+    name: &'m str,
+    package: Package<'m>,
+}
+
+impl<'m> Plugin<'m> {
+    fn of(workspace: &Workspace, package: Package<'m>) -> Option<Self> {
+        let below_plugins = package
+            .manifest_path()
+            .starts_with(workspace.path("plugins"));
+        let name = package.cdylib()?.strip_prefix(LIB_NAME_PREFIX)?;
+        below_plugins.then_some(Self { name, package })
+    }
+
+    fn file_name(&self) -> String {
+        format!("lib{LIB_NAME_PREFIX}{}.so", self.name)
+    }
+
+    fn install(&self, artifacts: &[PathBuf], dir: &Path) -> Result<Installed> {
+        let file_name = self.file_name();
+        let built = artifacts
+            .iter()
+            .find(|path| {
+                path.file_name()
+                    .is_some_and(|name| name == file_name.as_str())
+            })
+            .with_context(|| format!("cargo built no {file_name} for plugin `{}`", self.name))?;
+        let path = dir.join(&file_name);
+        copy_atomically(built, &path)?;
+        self.read_back(path)
+            .with_context(|| format!("plugin `{}` is not usable", self.name))
+    }
+
+    /// Judges the installed file as a host does, and by more: what it exports.
+    fn read_back(&self, path: PathBuf) -> Result<Installed> {
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let exported = elf::exported_symbols(&bytes)?;
+        ensure!(
+            exported == [QUERY_SYMBOL],
+            "must export `{QUERY_SYMBOL}` and nothing else, but exports {}",
+            if exported.is_empty() {
+                "nothing".into()
+            } else {
+                exported.join(", ")
+            }
+        );
+        let note = elf::note(&bytes)?;
+        let noted = Reported {
+            name: note.name.into(),
+            version: note.version.into(),
+            abi: format!("{}.{}", note.abi_major, note.abi_max_minor),
+        };
+        let reported = load::load_back(&path)?;
+        ensure!(
+            noted == reported,
+            "its note says {noted:?}, but its table {reported:?}"
+        );
+        ensure!(
+            noted.name == self.name,
+            "its file is named after `{}`, it is {noted:?}",
+            self.name
+        );
+        Ok(Installed {
+            reported,
+            path,
+            len_bytes: bytes.len() as u64,
+        })
+    }
+}
+
+fn choose<'m>(found: Vec<Plugin<'m>>, only: &[String]) -> Result<Vec<Plugin<'m>>> {
+    let names: Vec<&str> = found.iter().map(|plugin| plugin.name).collect();
+    ensure!(
+        !names.is_empty(),
+        "no package below plugins/ builds a cdylib `{LIB_NAME_PREFIX}*`"
+    );
+    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!(
+            "no plugin `{unknown}` below plugins/; there is: {}",
+            names.join(", ")
+        );
+    }
+    let is_chosen = |plugin: &Plugin<'_>| only.is_empty() || only.iter().any(|n| n == plugin.name);
+    Ok(found.into_iter().filter(is_chosen).collect())
+}
+
+/// Builds the libraries in one call of cargo, so that what they share is built once, and returns
+/// the files that cargo reports.
+fn compile(
+    workspace: &Workspace,
+    plugins: &[Plugin<'_>],
+    profile: Profile,
+) -> Result<Vec<PathBuf>> {
+    let mut command = workspace.cargo("build");
+    command.args(["--lib", "--message-format", "json-render-diagnostics"]);
+    command.args(profile.cargo_args());
+    for plugin in plugins {
+        let name = plugin.package.name();
+        command.args(["--package", name]);
+        if plugin.package.has_feature(PLUGIN_FEATURE) {
+            command.args(["--features", &format!("{name}/{PLUGIN_FEATURE}")]);
+        }
+    }
+    let messages = output_of(&mut command)?;
+    let messages = String::from_utf8(messages).context("cargo build printed no UTF-8")?;
+    let mut files = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("cargo build printed no JSON")?;
+        let filenames = message["filenames"].as_array();
+        files.extend(
+            filenames
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(PathBuf::from),
+        );
+    }
+    Ok(files)
+}
+
+/// Puts a copy of `from` at `to` in one step: a host that starts in between sees the old file or
+/// the new one, and one that has the old file mapped keeps it.
+fn copy_atomically(from: &Path, to: &Path) -> Result<()> {
+    let staged = to.with_extension(format!("so.{}.part", process::id()));
+    let copied = fs::copy(from, &staged).and_then(|_| fs::rename(&staged, to));
+    if copied.is_err() {
+        // Best effort: the copy's own error is the one worth reporting.
+        fs::remove_file(&staged).ok();
+    }
+    copied.with_context(|| format!("cannot install {} as {}", from.display(), to.display()))
+}
+
+/// What the name of every backend's library starts with, so that the loader finds it by pattern.
+const LIB_NAME_PREFIX: &str = "stepmesh_backend_";
+
+/// The feature, where a plugin has it, that adds the entry symbol to the library. A host that links
+/// the plugin statically leaves it off, so that two plugins may be linked into one program.
+const PLUGIN_FEATURE: &str = "plugin";
+
+/// Beside the executable, and not `stepmesh/plugins`: the executable itself is called `stepmesh`.
+const PLUGINS_DIR_NAME: &str = "stepmesh-plugins";

@@ -1,0 +1,55 @@
+//! Which of our crates may use which. The table is the crate diagram of ARCHITECTURE.md in a form
+//! that a program can check; tests may use more than the code does.
+
+use super::Violation;
+use crate::workspace::Metadata;
+
+pub(super) fn check(members: &Metadata) -> Vec<Violation> {
+    let names: Vec<&str> = members.packages().map(|package| package.name()).collect();
+    let mut violations = Vec::new();
+    for package in members.packages() {
+        let ours = package.dependencies().filter(|name| names.contains(name));
+        violations.extend(check_crate(package.name(), ours));
+    }
+    violations
+}
+
+pub(super) fn check_crate<'a>(name: &str, uses: impl Iterator<Item = &'a str>) -> Vec<Violation> {
+    let Some(allowed) = allowed_for(name) else {
+        let message = "a crate that the diagram does not know: add it to ARCHITECTURE.md and to \
+                       xtask/src/tidy/arrows.rs";
+        return vec![Violation::new(name, message)];
+    };
+    uses.filter(|used| !allowed.contains(used))
+        .map(|used| {
+            let may = if allowed.is_empty() {
+                "no crate of ours".into()
+            } else {
+                allowed.join(", ")
+            };
+            Violation::new(name, format!("uses {used}, but may use {may}"))
+        })
+        .collect()
+}
+
+fn allowed_for(name: &str) -> Option<&'static [&'static str]> {
+    if name.starts_with("stepmesh-backend-") {
+        return Some(&["stepmesh-plugin"]);
+    }
+    ARROWS
+        .iter()
+        .find(|(from, _)| *from == name)
+        .map(|(_, to)| *to)
+}
+
+const ARROWS: &[(&str, &[&str])] = &[
+    ("stepmesh-abi", &[]),
+    ("stepmesh-plugin", &["stepmesh-abi"]),
+    // The cpu backend is linked in as the fallback of a host without plugin files.
+    ("stepmesh-core", &["stepmesh-abi", "stepmesh-backend-cpu"]),
+    ("stepmesh-transport", &[]),
+    ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
+    ("stepmesh-cli", &["stepmesh", "stepmesh-core"]),
+    // Reads the notes of what it built.
+    ("xtask", &["stepmesh-abi"]),
+];
