@@ -21,7 +21,7 @@ pub(crate) use generate::run;
 pub(crate) struct Options {
     /// Writes nothing; fails with the difference when the committed header is stale
     #[arg(long)]
-    check: bool,
+    pub(crate) check: bool,
 }
 
 #[cfg(not(feature = "abi"))]

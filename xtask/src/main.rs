@@ -8,8 +8,12 @@
 )]
 
 mod abi;
+mod bench;
+mod ci;
+mod demo;
 mod needs;
 mod plugins;
+mod processes;
 mod table;
 mod test;
 mod tidy;
@@ -42,17 +46,31 @@ enum Task {
     /// entry, and refused when it exports anything but that entry.
     BuildPlugins(plugins::Options),
 
+    /// Runs a scheduler, two servers and two workers on this host, and prints what they measured
+    ///
+    /// The workers push the hidden states of a real layer, the servers compute its FFN, and the
+    /// workers compare the answers with the reference.
+    Demo(demo::Options),
+
     /// Runs every test, with the plugins that they load
     ///
     /// At its end it says what could not be checked on this machine, and why. STEPMESH_REQUIRE, a
     /// comma-separated list such as `cxx,cuda`, turns that absence into a failure.
     Test(test::Options),
 
+    /// Measures round trips beside the floor that they stand on
+    ///
+    /// Writes a table, a picture and target/bench/summary.json.
+    Bench(bench::Options),
+
     /// Generates the C header of the backend ABI from the source of stepmesh-abi
     Abi(abi::Options),
 
     /// Checks the rules of the repository that no compiler keeps
     Tidy,
+
+    /// Runs all that must hold before a change lands: format, lints, header, tests, docs and demo
+    Ci,
 }
 
 fn main() -> ExitCode {
@@ -71,8 +89,11 @@ fn run(workspace: &Workspace, task: Task) -> Result<()> {
             plugins::print(&plugins::build(workspace, &options)?);
             Ok(())
         }
+        Task::Demo(options) => demo::run(workspace, &options),
         Task::Test(options) => test::run(workspace, &options),
+        Task::Bench(options) => bench::run(workspace, &options),
         Task::Abi(options) => abi::run(workspace, &options),
         Task::Tidy => tidy::run(workspace),
+        Task::Ci => ci::run(workspace),
     }
 }
