@@ -97,3 +97,24 @@ fn run(workspace: &Workspace, task: Task) -> Result<()> {
         Task::Ci => ci::run(workspace),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! The command line holds together; what the tasks do is tested where they are.
+
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_task_says_what_it_does() {
+        for task in Cli::command().get_subcommands() {
+            assert!(task.get_about().is_some(), "{}", task.get_name());
+        }
+    }
+}

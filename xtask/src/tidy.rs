@@ -77,7 +77,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         eprintln!("{violation}");
     }
     if !violations.is_empty() {
-        bail!("{} rules broken", violations.len());
+        bail!("tidy: {} places to repair", violations.len());
     }
     println!("tidy: every rule holds");
     check_with_cargo_deny(workspace)

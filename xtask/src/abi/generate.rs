@@ -1,43 +1,61 @@
-//! Runs cbindgen on the source of `stepmesh-abi` and compares or writes the header.
+//! The program `xtask-abi`: runs cbindgen on the source of `stepmesh-abi` and writes the header, or
+//! with `--check` compares it with the committed one. `cargo xtask abi` is the way to run it.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program for the terminal: printing is its purpose"
+)]
 
-use std::{fs, io};
+use std::{
+    env, fs, io,
+    path::Path,
+    process::{Command, ExitCode},
+};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use cbindgen::{Builder, Config};
 
-use super::{HEADER, Options};
-use crate::workspace::{Workspace, shown};
+fn main() -> ExitCode {
+    match run(env::args().any(|arg| arg == "--check")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let path = workspace.path(HEADER);
-    let generated = generate(workspace)?;
-    let committed = match fs::read(&path) {
+fn run(is_check: bool) -> Result<()> {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/stepmesh-abi");
+    let crate_dir = crate_dir
+        .canonicalize()
+        .context("cannot find crates/stepmesh-abi")?;
+    let header = crate_dir.join(HEADER);
+    let generated = generate(&crate_dir)?;
+    let committed = match fs::read(&header) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) => return Err(error).context(format!("cannot read {HEADER}")),
     };
     if committed == generated {
         println!("{HEADER} is current");
-        return Ok(());
-    }
-    if options.check {
-        print_difference(workspace, &generated)?;
+    } else if is_check {
+        print_difference(&header, &generated)?;
         bail!("{HEADER} is stale: run `cargo xtask abi` and commit the result");
+    } else {
+        fs::create_dir_all(crate_dir.join("include")).context("cannot create include/")?;
+        fs::write(&header, generated).with_context(|| format!("cannot write {HEADER}"))?;
+        println!("{HEADER} is written");
     }
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    fs::write(&path, generated).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("{HEADER} is written");
     Ok(())
 }
 
-fn generate(workspace: &Workspace) -> Result<Vec<u8>> {
-    let source = workspace.path("crates/stepmesh-abi");
-    let config = Config::from_file(source.join("cbindgen.toml"))
-        .map_err(|reason| anyhow::anyhow!("crates/stepmesh-abi/cbindgen.toml: {reason}"))?;
+fn generate(crate_dir: &Path) -> Result<Vec<u8>> {
+    let config = Config::from_file(crate_dir.join("cbindgen.toml"))
+        .map_err(|reason| anyhow!("crates/stepmesh-abi/cbindgen.toml: {reason}"))?;
     let bindings = Builder::new()
-        .with_crate(source)
+        .with_crate(crate_dir)
         .with_config(config)
         .generate()
         .context("cbindgen cannot read stepmesh-abi")?;
@@ -47,14 +65,21 @@ fn generate(workspace: &Workspace) -> Result<Vec<u8>> {
 }
 
 /// Shows what a new header would change, with the tool that every checkout has.
-fn print_difference(workspace: &Workspace, generated: &[u8]) -> Result<()> {
-    let dir = workspace.metadata()?.target_dir()?.join("xtask-abi");
-    let new = dir.join("stepmesh_backend.h");
-    fs::write(&new, generated).with_context(|| format!("cannot write {}", new.display()))?;
-    let mut command = workspace.program("git");
+fn print_difference(header: &Path, generated: &[u8]) -> Result<()> {
+    let new = tempfile::Builder::new()
+        .suffix(".h")
+        .tempfile()
+        .context("no temporary file")?;
+    fs::write(new.path(), generated).context("cannot write a temporary file")?;
+    let mut command = Command::new("git");
     command.args(["--no-pager", "diff", "--no-index", "--"]);
-    // Ends with 1 when there is a difference, so its status says nothing new.
-    let status = command.arg(HEADER).arg(new).status();
-    status.with_context(|| format!("cannot start `{}`", shown(&command)))?;
+    // It ends with 1 when there is a difference, so its status says nothing new.
+    command
+        .args([header, new.path()])
+        .status()
+        .context("cannot start git")?;
     Ok(())
 }
+
+/// The committed header, relative to the crate.
+const HEADER: &str = "include/stepmesh_backend.h";

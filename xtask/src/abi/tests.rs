@@ -3,7 +3,6 @@
 
 use std::{fs, process::Command};
 
-use super::HEADER;
 use crate::{
     needs::{self, Presence},
     workspace::Workspace,
@@ -56,3 +55,5 @@ int main(void) {
     return 0;
 }
 "#;
+
+const HEADER: &str = "crates/stepmesh-abi/include/stepmesh_backend.h";
