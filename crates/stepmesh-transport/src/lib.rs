@@ -5,7 +5,9 @@
 pub mod doorbell;
 pub mod error;
 pub mod fabric;
+pub mod link;
 #[expect(unsafe_code, reason = "states what a caller promises about raw memory")]
 pub mod memory;
 #[expect(unsafe_code, reason = "maps memory that other processes share")]
 mod segment;
+pub mod sim;

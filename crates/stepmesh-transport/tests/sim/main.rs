@@ -1,0 +1,7 @@
+//! The promises of a fabric, kept by the simulated one under every fault: see `harness` for what is
+//! checked at each event. Everything runs in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+mod faults;
+mod harness;
