@@ -7,7 +7,7 @@ use core::fmt;
 /// Where a slot writes why it failed. Owned by the caller, who may pass null; nothing in it is
 /// freed, so it outlives the plugin.
 ///
-/// A slot writes no byte at or beyond `struct_size`, which the caller sets. The message is UTF-8,
+/// A slot that succeeds leaves it alone. One that fails writes no byte at or beyond `struct_size`, which the caller sets. The message is UTF-8,
 /// cut at a character boundary when it does not fit ([`SM_ERROR_TRUNCATED`]), and has no NUL at its
 /// end.
 #[repr(C)]
@@ -55,7 +55,12 @@ impl SmError {
     /// Puts in a message, cut to fit at a character boundary; [`SM_ERROR_TRUNCATED`] says whether
     /// it was.
     pub fn set_message(&mut self, message: &str) {
-        let len = cut_len(message, SM_ERROR_MSG_CAP);
+        self.set_message_within(message, SM_ERROR_MSG_CAP);
+    }
+
+    /// Puts in a message for a reader that has room for `cap` bytes.
+    pub fn set_message_within(&mut self, message: &str, cap: usize) {
+        let len = message.floor_char_boundary(cap.min(SM_ERROR_MSG_CAP));
         for (to, from) in self.msg.iter_mut().zip(&message.as_bytes()[..len]) {
             *to = c_char::from_ne_bytes([*from]);
         }
@@ -229,12 +234,6 @@ impl fmt::Display for Code {
         };
         f.write_str(name)
     }
-}
-
-/// Bytes of `message` that fit in `cap`, cut at a character boundary.
-#[must_use]
-pub fn cut_len(message: &str, cap: usize) -> usize {
-    message.floor_char_boundary(cap)
 }
 
 /// Success. The numbers are those of gRPC and absl (PJRT and IREE use them too), so that layers
