@@ -1,1 +1,51 @@
 //! The kit for authors of StepMesh accelerator backends.
+//!
+//! Implement [`Backend`], write [`export_backend!`], build a `cdylib`: the result is a plugin. What
+//! the C ABI asks for beyond the work itself is done here, once:
+//! - the ELF note and the one exported symbol;
+//! - a guard on each slot: a panic becomes `SM_INTERNAL`, poisons that instance only, and is named
+//!   by every later call on it;
+//! - arguments are checked before a method sees them: device ordinals, null pointers, stream 0,
+//!   unknown enum values, struct sizes of an older or newer host;
+//! - errors go to the caller's [`SmError`](stepmesh_abi::SmError) within its size, and to the
+//!   calling thread's `last_error`;
+//! - an instance refuses to work in a forked child, and after `quiesce`.
+//!
+//! A slot for which a backend has no method stays empty ([`Backend::OPTIONAL`]), so that the host
+//! can stand in for it.
+//!
+//! # Example
+//! A whole plugin is in `docs/abi.md` and in this crate's tests (`tests/it/fake.rs`); the real one
+//! for host memory is `plugins/cpu`.
+//!
+//! # Threads
+//! Methods take `&self` and are called from any thread at once; the trait asks for `Send + Sync`.
+//!
+//! This crate loads no library, knows no vendor and keeps no state but the host's table.
+#![deny(unsafe_code)]
+#![deny(improper_ctypes_definitions)]
+
+pub use backend::{Backend, Optional};
+pub use error::{Error, Result};
+pub use host::{Host, LogLevel};
+pub use ipc::{Ipc, IpcExport, IpcImport};
+pub use request::{
+    AllocKind, AllocRequest, CopyRequest, Direction, EventOptions, EventState, Extension,
+    FillRequest, Health, HostFunc, Probe, Stream, WaitMode,
+};
+pub use stepmesh_abi as abi;
+pub use table::{note, query, query_exported, table};
+pub use text::text_field;
+
+mod backend;
+mod boundary;
+mod error;
+mod export;
+mod fork;
+mod host;
+mod instance;
+mod ipc;
+mod request;
+mod slots;
+mod table;
+mod text;
