@@ -217,8 +217,8 @@ fn copy_atomically(from: &Path, to: &Path) -> Result<()> {
 /// What the name of every backend's library starts with, so that the loader finds it by pattern.
 const LIB_NAME_PREFIX: &str = "stepmesh_backend_";
 
-/// The feature, where a plugin has it, that adds the entry symbol to the library. A host that links
-/// the plugin statically leaves it off, so that two plugins may be linked into one program.
+/// The feature, where a plugin has it, that adds the note and the entry symbol to the library. A
+/// host that links the backend statically leaves it off.
 const PLUGIN_FEATURE: &str = "plugin";
 
 /// Beside the executable, and not `stepmesh/plugins`: the executable itself is called `stepmesh`.

@@ -21,7 +21,7 @@ pub(super) fn check(file: &File) -> Vec<Violation> {
 
 /// Entries of the list that no file needs.
 pub(super) fn check_list(files: &[File]) -> Vec<Violation> {
-    let is_needed = |place: &&Place| {
+    let is_needed = |place: &Place| {
         files
             .iter()
             .filter(|file| file.is_rust() && place.covers(&file.path))
@@ -30,34 +30,37 @@ pub(super) fn check_list(files: &[File]) -> Vec<Violation> {
                 mask::has_word(&code, "unsafe")
             })
     };
-    let unneeded = ALLOWED.iter().filter(|place| !is_needed(place));
+    let unneeded = places().filter(|place| !is_needed(place));
     unneeded
-        .map(|place| {
-            let message = format!(
-                "may hold `unsafe` ({}), but has none: take it off",
-                place.reason
-            );
-            Violation::new(place.path, message)
+        .map(|Place { path, reason }| {
+            let message =
+                format!("may hold `unsafe` ({reason}), but has none: take it off the list");
+            Violation::new(path, message)
         })
         .collect()
 }
 
 fn is_allowed(path: &str) -> bool {
-    ALLOWED.iter().any(|place| place.covers(path))
+    places().any(|place| place.covers(path))
 }
 
-/// A file, or a folder with all that is below it.
+fn places() -> impl Iterator<Item = Place> {
+    ALLOWED
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(path, reason)| {
+            let reason = reason.trim_start();
+            Place { path, reason }
+        })
+}
+
 struct Place {
-    /// A folder ends with `/`.
+    /// A file, or a folder with all that is below it, which ends with `/`.
     path: &'static str,
     reason: &'static str,
 }
 
 impl Place {
-    const fn new(path: &'static str, reason: &'static str) -> Self {
-        Self { path, reason }
-    }
-
     fn covers(&self, path: &str) -> bool {
         if self.path.ends_with('/') {
             path.starts_with(self.path)
@@ -67,66 +70,23 @@ impl Place {
     }
 }
 
-const ALLOWED: &[Place] = &[
-    Place::new(
-        "crates/stepmesh-abi/",
-        "types and function pointers of the C ABI",
-    ),
-    Place::new("crates/stepmesh-plugin/", "the C side of the vtable"),
-    Place::new(
-        "crates/stepmesh-core/src/secure.rs",
-        "asks libc whether the process is set-uid",
-    ),
-    Place::new(
-        "crates/stepmesh-core/src/loader.rs",
-        "dlopen and foreign tables",
-    ),
-    Place::new(
-        "crates/stepmesh-core/src/loader/",
-        "dlopen and foreign tables",
-    ),
-    Place::new(
-        "crates/stepmesh-core/src/device.rs",
-        "calls through the table",
-    ),
-    Place::new(
-        "crates/stepmesh-core/src/buffer.rs",
-        "calls through the table, host views",
-    ),
-    Place::new(
-        "crates/stepmesh-core/src/stream.rs",
-        "calls through the table",
-    ),
-    Place::new(
-        "crates/stepmesh-transport/src/doorbell/",
-        "futex words in shared memory",
-    ),
-    Place::new(
-        "crates/stepmesh-transport/src/memory.rs",
-        "views on memory that peers write",
-    ),
-    Place::new(
-        "crates/stepmesh-transport/src/segment.rs",
-        "maps memory of other processes",
-    ),
-    Place::new(
-        "crates/stepmesh-transport/src/shm/",
-        "rings and slots in shared memory",
-    ),
-    Place::new(
-        "crates/stepmesh-transport/src/tcp/",
-        "reads and writes of registered memory",
-    ),
-    Place::new(
-        "crates/stepmesh/src/memory.rs",
-        "registered tensors of the caller",
-    ),
-    Place::new(
-        "plugins/cpu/src/",
-        "allocates and copies raw memory for the host",
-    ),
-    Place::new(
-        "xtask/src/plugins/load.rs",
-        "calls the C entry of each built plugin",
-    ),
-];
+/// A path and the reason on each line.
+const ALLOWED: &str = "\
+crates/stepmesh-abi/                            types and function pointers of the C ABI
+crates/stepmesh-plugin/                         the C side of the table
+crates/stepmesh-core/src/secure.rs              asks libc whether the process is set-user-id
+crates/stepmesh-core/src/loader.rs              dlopen and tables of foreign code
+crates/stepmesh-core/src/loader/                dlopen and tables of foreign code
+crates/stepmesh-core/src/device.rs              calls through the table
+crates/stepmesh-core/src/buffer.rs              calls through the table, views on host memory
+crates/stepmesh-core/src/stream.rs              calls through the table
+crates/stepmesh-transport/src/memory.rs         views on memory that peers write
+crates/stepmesh-transport/src/segment.rs        maps memory of other processes
+crates/stepmesh-transport/src/shm/              rings and slots in shared memory
+crates/stepmesh-transport/src/sim/placement.rs  writes of simulated transfers
+crates/stepmesh-transport/src/tcp/              reads and writes of registered memory
+crates/stepmesh-transport/tests/                promises about the memory of a test
+crates/stepmesh/src/memory.rs                   registered tensors of the caller
+plugins/cpu/src/                                allocates and copies raw memory for the host
+xtask/src/plugins/load.rs                       calls the C entry of each built plugin
+";
