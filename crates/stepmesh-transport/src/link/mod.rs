@@ -39,3 +39,6 @@ pub mod packet;
 mod receive;
 mod round_trip;
 mod send;
+
+#[cfg(test)]
+mod tests;

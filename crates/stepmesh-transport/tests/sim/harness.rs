@@ -200,6 +200,14 @@ impl Party {
         }
     }
 
+    /// How the connection ended, if it did.
+    pub(crate) fn closing(&self) -> Option<&str> {
+        self.sink.seen.iter().find_map(|seen| match seen {
+            Seen::Closed(peer, reason) if *peer == self.peer => Some(reason.as_str()),
+            _ => None,
+        })
+    }
+
     pub(crate) fn poll(&mut self, now_ns: u64) -> usize {
         self.fabric.poll(now_ns, &mut self.sink)
     }
@@ -242,7 +250,8 @@ impl World {
             .fabric
             .connect(&address, b"hello of a", timeout)
             .unwrap();
-        self.run(SECOND * 20, |world| !world.a.sink.seen.is_empty());
+        let seen = self.a.sink.seen.len();
+        self.run(SECOND * 20, |world| world.a.sink.seen.len() > seen);
         let Some(Seen::Connected(peer, hello)) = self.a.sink.seen.last().cloned() else {
             return false;
         };
@@ -258,18 +267,32 @@ impl World {
         exchange(&mut self.a, &mut self.b) && exchange(&mut self.b, &mut self.a)
     }
 
+    /// Kills "a", starts it anew, and lets both streams begin again.
+    pub(crate) fn restart_a(&mut self) {
+        let counters = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+        let [of_a, of_b] = counters;
+        self.a = Party::new(&self.network, "a", [Arc::clone(&of_a), Arc::clone(&of_b)]);
+        self.b.posted = 0;
+        self.b.sink.sent = 0;
+        self.b.sink.received = of_b;
+        self.b.sink.peer_received = of_a;
+        self.count = 0;
+    }
+
     /// Drives everything until the condition holds; `false` when it does not within the bound, or
     /// nothing will ever happen.
     pub(crate) fn run(&mut self, bound_ns: u64, until: impl Fn(&Self) -> bool) -> bool {
         let end_ns = self.network.now_ns() + bound_ns;
-        while !until(self) {
+        loop {
+            self.turn();
+            if until(self) {
+                return true;
+            }
             if self.network.now_ns() >= end_ns {
                 return false;
             }
-            self.turn();
             self.network.step(end_ns - self.network.now_ns());
         }
-        true
     }
 
     /// Lets both parties post and poll once.
@@ -323,6 +346,7 @@ fn source_offset(number: u64) -> usize {
 }
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
+pub(crate) const MILLISECOND: u64 = 1_000_000;
 
 /// All chains of a direction write to the same slot, so that one placed too early is noticed.
 const SLOT_LEN: usize = 100;

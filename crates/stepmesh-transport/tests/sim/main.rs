@@ -3,5 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
+mod death;
 mod faults;
 mod harness;
+mod hostile;
+mod properties;
+mod restart;
+mod window;
