@@ -25,7 +25,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         only: Vec::new(),
         release: true,
     };
-    plugins::print(&plugins::build(workspace, &plugin_options)?);
+    plugins::print(workspace, &plugins::build(workspace, &plugin_options)?);
     let program = demo::build_program(workspace, Profile::Release)?;
     let out_dir = workspace.metadata()?.target_dir()?.join("bench");
     std::fs::create_dir_all(&out_dir)

@@ -64,10 +64,15 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         only: Vec::new(),
         release: !options.debug,
     };
-    plugins::print(&plugins::build(workspace, &plugin_options)?);
+    plugins::build(workspace, &plugin_options)?;
     let program = build_program(workspace, profile)?;
-
     let target_dir = workspace.metadata()?.target_dir()?;
+    show_backends(
+        workspace,
+        &program,
+        &plugins::plugins_dir(&target_dir, profile),
+    )?;
+
     let dir = target_dir.join("demo").join(process::id().to_string());
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let result = run_mesh(workspace, options, &program, &input, &dir);
@@ -88,6 +93,24 @@ pub(crate) fn build_program(workspace: &Workspace, profile: Profile) -> Result<P
         .target_dir()?
         .join(profile.dir_name())
         .join("stepmesh"))
+}
+
+/// Prints the backends that the program finds by itself. The program also has the cpu backend built
+/// in, so a plugin that it overlooks must not go unnoticed.
+fn show_backends(workspace: &Workspace, program: &Path, plugins_dir: &Path) -> Result<()> {
+    let table = workspace::output_of(workspace.program(program).arg("backends"))?;
+    let table = String::from_utf8(table).context("`stepmesh backends` printed no UTF-8")?;
+    println!("{table}");
+    let dir_name = plugins_dir
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
+    ensure!(
+        table.contains(&format!("{dir_name}/libstepmesh_backend_cpu.so")),
+        "`stepmesh backends` does not show the cpu plugin in {}",
+        plugins_dir.display()
+    );
+    Ok(())
 }
 
 fn run_mesh(

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
 fn run(workspace: &Workspace, task: Task) -> Result<()> {
     match task {
         Task::BuildPlugins(options) => {
-            plugins::print(&plugins::build(workspace, &options)?);
+            plugins::print(workspace, &plugins::build(workspace, &options)?);
             Ok(())
         }
         Task::Demo(options) => demo::run(workspace, &options),

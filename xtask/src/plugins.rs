@@ -34,7 +34,7 @@ pub(crate) struct Options {
     pub(crate) release: bool,
 }
 
-/// A plugin that was built, installed and read back.
+/// A plugin that was built, read back and installed.
 #[derive(Debug)]
 pub(crate) struct Installed {
     reported: Reported,
@@ -60,7 +60,7 @@ pub(crate) fn build(workspace: &Workspace, options: &Options) -> Result<Vec<Inst
 }
 
 /// Prints what [`build`] installed.
-pub(crate) fn print(installed: &[Installed]) {
+pub(crate) fn print(workspace: &Workspace, installed: &[Installed]) {
     let mut table = Table::new(["name", "version", "abi", "size", "file"]);
     for plugin in installed {
         let Reported { name, version, abi } = &plugin.reported;
@@ -69,7 +69,7 @@ pub(crate) fn print(installed: &[Installed]) {
             version.clone(),
             abi.clone(),
             format!("{} KiB", plugin.len_bytes.div_ceil(1024)),
-            plugin.path.display().to_string(),
+            workspace.relative(&plugin.path).display().to_string(),
         ]);
     }
     println!("{table}");
@@ -110,14 +110,18 @@ impl<'m> Plugin<'m> {
             })
             .with_context(|| format!("cargo built no {file_name} for plugin `{}`", self.name))?;
         let path = dir.join(&file_name);
-        copy_atomically(built, &path)?;
-        self.read_back(path)
-            .with_context(|| format!("plugin `{}` is not usable", self.name))
+        let (reported, len_bytes) = replace_if_good(built, &path, |staged| self.judge(staged))
+            .with_context(|| format!("plugin `{}` is not usable", self.name))?;
+        Ok(Installed {
+            reported,
+            path,
+            len_bytes,
+        })
     }
 
-    /// Judges the installed file as a host does, and by more: what it exports.
-    fn read_back(&self, path: PathBuf) -> Result<Installed> {
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    /// Judges a file as a host does, and by more: what it exports. Returns its length too.
+    fn judge(&self, path: &Path) -> Result<(Reported, u64)> {
+        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let exported = elf::exported_symbols(&bytes)?;
         ensure!(
             exported == [QUERY_SYMBOL],
@@ -134,21 +138,17 @@ impl<'m> Plugin<'m> {
             version: note.version.into(),
             abi: format!("{}.{}", note.abi_major, note.abi_max_minor),
         };
-        let reported = load::load_back(&path)?;
+        let reported = load::load_back(path)?;
         ensure!(
             noted == reported,
-            "its note says {noted:?}, but its table {reported:?}"
+            "its note says {noted}, but its table {reported}"
         );
         ensure!(
             noted.name == self.name,
-            "its file is named after `{}`, it is {noted:?}",
+            "its file is named after `{}`, it is {noted}",
             self.name
         );
-        Ok(Installed {
-            reported,
-            path,
-            len_bytes: bytes.len() as u64,
-        })
+        Ok((reported, bytes.len() as u64))
     }
 }
 
@@ -202,16 +202,22 @@ fn compile(
     Ok(files)
 }
 
-/// Puts a copy of `from` at `to` in one step: a host that starts in between sees the old file or
-/// the new one, and one that has the old file mapped keeps it.
-fn copy_atomically(from: &Path, to: &Path) -> Result<()> {
+/// Puts a copy of `from` at `to` in one step, once `judge` has found it good: a host that starts in
+/// between sees the old file or the new one, and one that has the old file mapped keeps it.
+fn replace_if_good<T>(from: &Path, to: &Path, judge: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let staged = to.with_extension(format!("so.{}.part", process::id()));
-    let copied = fs::copy(from, &staged).and_then(|_| fs::rename(&staged, to));
-    if copied.is_err() {
-        // Best effort: the copy's own error is the one worth reporting.
+    let replace = || {
+        fs::copy(from, &staged).with_context(|| format!("cannot copy {}", from.display()))?;
+        let verdict = judge(&staged)?;
+        fs::rename(&staged, to).with_context(|| format!("cannot write {}", to.display()))?;
+        Ok(verdict)
+    };
+    let replaced = replace();
+    if replaced.is_err() {
+        // Best effort: what went wrong before is worth reporting, not what is left of it.
         fs::remove_file(&staged).ok();
     }
-    copied.with_context(|| format!("cannot install {} as {}", from.display(), to.display()))
+    replaced
 }
 
 /// What the name of every backend's library starts with, so that the loader finds it by pattern.

@@ -29,7 +29,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         only: Vec::new(),
         release: false,
     };
-    plugins::print(&plugins::build(workspace, &plugin_options)?);
+    plugins::print(workspace, &plugins::build(workspace, &plugin_options)?);
     let target_dir = workspace.metadata()?.target_dir()?;
 
     let mut command = workspace.cargo("test");

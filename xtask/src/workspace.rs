@@ -36,6 +36,11 @@ impl Workspace {
         self.root.join(relative)
     }
 
+    /// `path` as one would write it in the workspace root.
+    pub(crate) fn relative<'p>(&self, path: &'p Path) -> &'p Path {
+        path.strip_prefix(&self.root).unwrap_or(path)
+    }
+
     /// `cargo` in the workspace root, the same one that runs this task.
     pub(crate) fn cargo(&self, subcommand: &str) -> Command {
         let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));

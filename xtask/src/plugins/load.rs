@@ -5,7 +5,7 @@
     reason = "calls the C entry of a library, which no type can vouch for"
 )]
 
-use std::{mem, path::Path, slice};
+use std::{fmt, mem, path::Path, slice};
 
 use anyhow::{Context, Result, bail, ensure};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -20,6 +20,12 @@ pub(super) struct Reported {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) abi: String,
+}
+
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {} (ABI {})", self.name, self.version, self.abi)
+    }
 }
 
 /// Loads `path` for the rest of this process's life and reads the head of its table.

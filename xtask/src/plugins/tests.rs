@@ -2,10 +2,11 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
+use anyhow::{Result, bail};
 use stepmesh_abi::note::{NoteParams, note_bytes, note_len};
 use tempfile::TempDir;
 
-use super::{copy_atomically, elf, load};
+use super::{elf, load, replace_if_good};
 
 #[test]
 fn only_defined_dynamic_symbols_are_exported() {
@@ -101,16 +102,64 @@ fn a_table_that_is_too_short_is_not_read() {
 }
 
 #[test]
-fn installing_replaces_the_file_and_leaves_nothing_else() {
-    let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (dir.path().join("new"), dir.path().join("libx.so"));
-    fs::write(&from, "new").unwrap();
-    fs::write(&to, "old").unwrap();
-    copy_atomically(&from, &to).unwrap();
-    assert_eq!(fs::read_to_string(&to).unwrap(), "new");
-    copy_atomically(&dir.path().join("missing"), &to).unwrap_err();
-    assert_eq!(fs::read_to_string(&to).unwrap(), "new");
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+fn a_good_file_replaces_the_old_one() {
+    let folder = Folder::with_old_and_new();
+    let verdict = replace_if_good(&folder.waiting(), &folder.installed(), |staged| {
+        Ok(fs::read_to_string(staged).unwrap())
+    });
+    assert_eq!(verdict.unwrap(), "new");
+    assert_eq!(folder.contents(), ["new", "new"]);
+}
+
+#[test]
+fn a_bad_file_leaves_the_old_one_and_nothing_else() {
+    let folder = Folder::with_old_and_new();
+    let refused = replace_if_good(&folder.waiting(), &folder.installed(), |_| -> Result<()> {
+        bail!("it is bad")
+    });
+    assert_eq!(refused.unwrap_err().to_string(), "it is bad");
+    assert_eq!(folder.contents(), ["old", "new"]);
+}
+
+#[test]
+fn a_missing_file_leaves_the_old_one_and_nothing_else() {
+    let folder = Folder::with_old_and_new();
+    let missing = folder.0.path().join("missing");
+    replace_if_good(&missing, &folder.installed(), |_| Ok(())).unwrap_err();
+    assert_eq!(folder.contents(), ["old", "new"]);
+}
+
+/// A folder in which a file is installed and another waits.
+struct Folder(TempDir);
+
+impl Folder {
+    fn with_old_and_new() -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        fs::write(folder.installed(), "old").unwrap();
+        fs::write(folder.waiting(), "new").unwrap();
+        folder
+    }
+
+    fn installed(&self) -> PathBuf {
+        self.0.path().join("libdemo.so")
+    }
+
+    fn waiting(&self) -> PathBuf {
+        self.0.path().join("new")
+    }
+
+    /// What is in each file, in the order of their names.
+    fn contents(&self) -> Vec<String> {
+        let mut paths: Vec<PathBuf> = fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        paths.sort_unstable();
+        paths
+            .iter()
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect()
+    }
 }
 
 /// A shared library compiled from C.
