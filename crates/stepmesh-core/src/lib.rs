@@ -11,6 +11,8 @@ mod device;
 mod discovery;
 mod error;
 mod event;
+#[cfg(test)]
+mod fake;
 mod host;
 mod instance;
 mod loader;
@@ -36,3 +38,6 @@ pub use registry::{Candidate, Probe, Registry, State};
 pub use status::ErrorFlags;
 pub use stepmesh_abi as abi;
 pub use stream::Stream;
+
+#[cfg(test)]
+mod tests;

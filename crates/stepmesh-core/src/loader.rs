@@ -199,23 +199,19 @@ fn negotiate(
     }
     let api = copy_api(api)?;
     let table = Table::new(&api).map_err(|slot| Reason::MissingSlot { slot })?;
-    let info = copy_info(api.info)?;
+    let [name, version, vendor, build_id] = copy_info(api.info)?;
+    let path = path.map(Path::to_owned);
     let plugin = Plugin {
         table,
         api,
         host,
         host_api,
-        name: text("name", info.name)?,
-        version: text("version", info.version)?,
-        vendor: text("vendor", info.vendor)?,
-        build_id: text("build id", info.build_id)?,
-        path: path.map(Path::to_owned),
+        name,
+        version,
+        vendor,
+        build_id,
+        path,
     };
-    if plugin.name.is_empty() {
-        return Err(Reason::BadTable {
-            fault: "the name is empty".into(),
-        });
-    }
     Ok(Box::leak(Box::new(plugin)))
 }
 
@@ -232,13 +228,27 @@ fn copy_api(api: *const SmBackendApi) -> Result<SmBackendApi, Reason> {
     Ok(copy)
 }
 
-fn copy_info(info: *const SmPluginInfo) -> Result<SmPluginInfo, Reason> {
+/// Name, version, vendor and build id.
+fn copy_info(info: *const SmPluginInfo) -> Result<[String; 4], Reason> {
     if info.is_null() {
         return Err(Reason::MissingSlot { slot: "info" });
     }
     struct_len(info, "the description", size_of::<SmPluginInfo>())?;
     // SAFETY: not null and aligned, and its header says that it is at least this long.
-    Ok(unsafe { info.read() })
+    let info = unsafe { info.read() };
+    let name = text("name", info.name)?;
+    if name.is_empty() {
+        return Err(Reason::BadTable {
+            fault: "the name is empty".into(),
+        });
+    }
+    let version = text("version", info.version)?;
+    Ok([
+        name,
+        version,
+        text("vendor", info.vendor)?,
+        text("build id", info.build_id)?,
+    ])
 }
 
 /// Checks the header that starts every struct: the size may be larger than this host knows, but not

@@ -25,6 +25,10 @@ macro_rules! table {
     ($($kind:ident $slot:ident($($arg:ident: $type:ty),*) $(else $thunk:path)?;)*) => {
         /// A plugin's functions, all of them present.
         #[derive(Clone, Copy)]
+        #[cfg_attr(
+            not(test),
+            expect(dead_code, reason = "the whole ABI is here; not every slot has a wrapper yet")
+        )]
         pub(crate) struct Table {
             $(pub(crate) $slot: unsafe extern "C" fn($($type,)* *mut SmError) -> i32,)*
         }
@@ -302,3 +306,6 @@ fn gone(err: *mut SmError) -> i32 {
 pub(crate) const EMULATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same as the ABI counts.
 const EMULATION_NS_MAX: u64 = 60_000_000_000;
+
+#[cfg(test)]
+mod tests;
