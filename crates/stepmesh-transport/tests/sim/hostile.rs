@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::{
-    Address, Chain, Fabric, HELLO_LEN_BYTES_MAX, PeerId, PostError, RegionId, RemoteId, Write,
+    Address, Chain, Fabric, HELLO_LEN_BYTES_MAX, PeerId, PostError, RegionId, Write,
 };
 use stepmesh_transport::link::chain::{self, Target};
 use stepmesh_transport::link::packet::{Header, Kind};
@@ -13,7 +13,7 @@ use stepmesh_transport::memory::Memory;
 use stepmesh_transport::sim::network::SimNetwork;
 use stepmesh_transport::sim::options::SimOptions;
 
-use crate::harness::{Cells, MILLISECOND, SECOND, World};
+use crate::harness::{Cells, MILLISECOND, SECOND, World, message_of};
 
 fn world() -> World {
     let network = SimNetwork::new(1, SimOptions::default());
@@ -249,50 +249,28 @@ fn a_chain_that_can_never_be_posted_says_why() {
             other => format!("{other:?}"),
         }
     };
+    let with = |change: fn(&mut Write)| {
+        let mut write = good;
+        change(&mut write);
+        [write]
+    };
+    let inside = "reach outside of a";
     let checks = [
         (post(PeerId(9), &[], b""), "peer PeerId(9) is not connected"),
         (
-            post(
-                peer,
-                &[Write {
-                    local_offset: 1,
-                    ..good
-                }],
-                b"",
-            ),
-            "reach outside of a local region",
+            post(peer, &with(|write| write.local_offset = 1), b""),
+            inside,
         ),
         (
-            post(
-                peer,
-                &[Write {
-                    remote_offset: u64::MAX,
-                    ..good
-                }],
-                b"",
-            ),
-            "of a remote region of",
+            post(peer, &with(|write| write.remote_offset = u64::MAX), b""),
+            inside,
         ),
         (
-            post(
-                peer,
-                &[Write {
-                    local: RegionId(9),
-                    ..good
-                }],
-                b"",
-            ),
+            post(peer, &with(|write| write.local.0 = 9), b""),
             "RegionId(9) is not registered",
         ),
         (
-            post(
-                peer,
-                &[Write {
-                    remote: RemoteId(9),
-                    ..good
-                }],
-                b"",
-            ),
+            post(peer, &with(|write| write.remote.0 = 9), b""),
             "RemoteId(9) is not imported",
         ),
         (
@@ -354,4 +332,43 @@ fn regions_and_connections_that_cannot_be_made_say_why() {
         fabric.connect(&own, &long, timeout),
         Err(Error::Limit { .. })
     ));
+}
+
+#[test]
+fn a_region_forgotten_with_a_chain_under_way_is_kept_until_the_chain_has_arrived() {
+    let mut world = world();
+    let source = Cells::new(4, 9);
+    let keep_alive = source.memory();
+    let count = || format!("{keep_alive:?}");
+    let before = count();
+    let region = world.a.fabric.register(keep_alive.clone()).unwrap();
+    let slot = Cells::new(4, 0);
+    let target = world.b.fabric.register(slot.memory()).unwrap();
+    let shared = world.b.fabric.share(target, world.b.peer).unwrap();
+    let remote = world.a.fabric.import(world.a.peer, &shared).unwrap();
+    let write = Write {
+        local: region,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        len_bytes: 4,
+    };
+    let chain = Chain {
+        writes: &[write],
+        message: &message_of(0),
+        token: 0,
+    };
+    world.network.pause("b");
+    world.a.fabric.post(world.a.peer, &chain).unwrap();
+    world.a.fabric.deregister(region).unwrap();
+    assert_ne!(count(), before, "the chain keeps its source");
+    let again = world.a.fabric.post(world.a.peer, &chain);
+    assert!(matches!(
+        again,
+        Err(PostError::Failed(Error::UnknownRegion { .. }))
+    ));
+    world.network.resume("b");
+    assert!(world.run(SECOND, |world| world.a.sink.sent == 1));
+    assert!(slot.is_filled(0, 4, 9));
+    assert_eq!(count(), before);
 }
