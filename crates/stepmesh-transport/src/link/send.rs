@@ -15,6 +15,9 @@ pub(super) struct SendWindow<O> {
     next_sequence: u64,
     acknowledged: VecDeque<O>,
     round_trip: RoundTrip,
+    /// The first unit that may be measured. One unit of each window's worth is: a row of nearly
+    /// equal samples would have us forget how much round trips differ.
+    measured_from: u64,
     window_units: usize,
     window_len_bytes: u64,
     retries_max: u32,
@@ -51,6 +54,7 @@ impl<O> SendWindow<O> {
             next_sequence: 0,
             acknowledged: VecDeque::new(),
             round_trip: RoundTrip::new(options),
+            measured_from: 0,
             window_units: options.window_units,
             window_len_bytes: options.window_len_bytes,
             retries_max: options.retries_max,
@@ -97,13 +101,14 @@ impl<O> SendWindow<O> {
             return Err(Violation("it acknowledged units that were never sent"));
         }
         while self.first_sequence() < delivered {
+            let sequence = self.first_sequence();
             let Some(acknowledged) = self.in_flight.pop_front() else {
                 break;
             };
             if acknowledged.sends == 0 {
                 return Err(Violation("it acknowledged units that were never sent"));
             }
-            self.learn(&acknowledged, now_ns);
+            self.learn(sequence, &acknowledged, now_ns);
             self.in_flight_len_bytes -= acknowledged.len_bytes;
             self.acknowledged.push_back(acknowledged.unit);
         }
@@ -156,8 +161,12 @@ impl<O> SendWindow<O> {
         self.next_sequence - self.in_flight.len() as u64
     }
 
-    fn learn(&mut self, acknowledged: &InFlight<O>, now_ns: u64) {
+    fn learn(&mut self, sequence: u64, acknowledged: &InFlight<O>, now_ns: u64) {
         if acknowledged.sends == 1 {
+            if sequence < self.measured_from {
+                return;
+            }
+            self.measured_from = self.next_sequence;
             let sample_ns = now_ns.saturating_sub(acknowledged.first_sent_ns);
             self.round_trip.measured(sample_ns);
         } else {

@@ -98,17 +98,7 @@ fn traffic_to_a_restarted_node_ends_the_connection_long_before_silence_would() {
 fn a_late_copy_of_a_request_to_connect_opens_nothing() {
     let network = SimNetwork::new(3, SimOptions::default());
     let mut world = World::connected(&network).unwrap();
-    let copy = Header {
-        kind: Kind::Connect,
-        generation_from: 1,
-        generation_to: 1,
-        connection_from: world.a.peer.0,
-        connection_to: 0,
-        sequence: 0,
-        acknowledged: 0,
-        held: 0,
-    }
-    .encode(0);
+    let copy = connect_of(1, world.a.peer.0);
     let seen = world.b.sink.seen.len();
     network.inject("a", "b", &copy);
     world.run(MILLISECOND, |_| false);
@@ -127,4 +117,33 @@ fn a_late_copy_of_a_request_to_connect_opens_nothing() {
         seen,
         "a copy after the connection has ended"
     );
+}
+
+#[test]
+fn a_late_request_of_an_earlier_life_to_connect_opens_nothing() {
+    let network = SimNetwork::new(4, SimOptions::default());
+    let mut world = World::connected(&network).unwrap();
+    world.restart_a();
+    assert!(world.connect());
+    let seen = world.b.sink.seen.clone();
+    // The earlier life had got as far as a second connection.
+    network.inject("a", "b", &connect_of(1, 2));
+    world.count = 100;
+    assert!(world.run(SECOND, World::is_all_sent));
+    assert_eq!(world.b.sink.seen, seen);
+}
+
+/// What a node sends to ask the first life of "b" for a connection.
+fn connect_of(generation: u64, connection: u32) -> Vec<u8> {
+    let header = Header {
+        kind: Kind::Connect,
+        generation_from: generation,
+        generation_to: 1,
+        connection_from: connection,
+        connection_to: 0,
+        sequence: 0,
+        acknowledged: 0,
+        held: 0,
+    };
+    header.encode(0)
 }
