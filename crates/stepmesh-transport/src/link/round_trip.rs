@@ -47,10 +47,13 @@ impl RoundTrip {
             .clamp(self.min_ns, self.max_ns);
     }
 
-    /// A unit needed this long a wait to get through: later units start from there, or a round
-    /// trip longer than the first guess would have each of them sent twice and none measured.
-    pub(super) fn backed_off(&mut self, retransmit_ns: u64) {
-        self.retransmit_ns = self.retransmit_ns.max(retransmit_ns).min(self.max_ns);
+    /// A unit that was sent several times took this long in all, so a round trip takes no longer.
+    /// Later units wait that long, and half as much again as round trips differ, until one of them
+    /// is measured: or a round trip longer than the first guess would have each of them sent
+    /// twice, and none ever measured.
+    pub(super) fn bounded_by(&mut self, elapsed_ns: u64) {
+        let wait_ns = elapsed_ns.saturating_add(elapsed_ns / 2);
+        self.retransmit_ns = self.retransmit_ns.max(wait_ns).min(self.max_ns);
     }
 
     pub(super) fn retransmit_ns(&self) -> u64 {

@@ -162,15 +162,12 @@ impl<O> SendWindow<O> {
     }
 
     fn learn(&mut self, sequence: u64, acknowledged: &InFlight<O>, now_ns: u64) {
-        if acknowledged.sends == 1 {
-            if sequence < self.measured_from {
-                return;
-            }
+        let elapsed_ns = now_ns.saturating_sub(acknowledged.first_sent_ns);
+        if acknowledged.sends > 1 {
+            self.round_trip.bounded_by(elapsed_ns);
+        } else if sequence >= self.measured_from {
             self.measured_from = self.next_sequence;
-            let sample_ns = now_ns.saturating_sub(acknowledged.first_sent_ns);
-            self.round_trip.measured(sample_ns);
-        } else {
-            self.round_trip.backed_off(acknowledged.retransmit_ns);
+            self.round_trip.measured(elapsed_ns);
         }
     }
 
