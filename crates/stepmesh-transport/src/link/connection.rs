@@ -152,10 +152,7 @@ impl<O, I> Connection<O, I> {
     /// What is to be sent now, until there is nothing. Each packet carries
     /// [`acknowledgement`](Self::acknowledgement).
     pub fn transmit(&mut self, now_ns: u64) -> Option<Transmission<'_, O>> {
-        let is_unit_due = self
-            .send
-            .next_due_ns()
-            .is_some_and(|due_ns| due_ns <= now_ns);
+        let is_unit_due = self.send.is_due(now_ns);
         let is_ack_due = self.ack_due_ns.is_some_and(|due_ns| due_ns <= now_ns);
         if !is_unit_due && !is_ack_due && now_ns < self.keep_alive_due_ns() {
             return None;

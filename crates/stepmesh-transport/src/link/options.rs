@@ -60,9 +60,11 @@ impl LinkOptions {
         total_ns
     }
 
-    /// The same options with the window brought into its range.
+    /// The same options with the window brought into its range, and no keep-alive due at once
+    /// after the one before.
     pub(super) fn normalised(mut self) -> Self {
         self.window_units = self.window_units.clamp(1, WINDOW_UNITS_MAX);
+        self.keep_alive_ns = self.keep_alive_ns.max(1);
         self
     }
 }

@@ -12,6 +12,8 @@ use super::round_trip::RoundTrip;
 pub(super) struct SendWindow<O> {
     in_flight: VecDeque<InFlight<O>>,
     in_flight_len_bytes: u64,
+    /// The earliest time at which one of them is due, so that an idle poll looks at none.
+    earliest_due_ns: Option<u64>,
     next_sequence: u64,
     acknowledged: VecDeque<O>,
     round_trip: RoundTrip,
@@ -51,6 +53,7 @@ impl<O> SendWindow<O> {
         Self {
             in_flight: VecDeque::new(),
             in_flight_len_bytes: 0,
+            earliest_due_ns: None,
             next_sequence: 0,
             acknowledged: VecDeque::new(),
             round_trip: RoundTrip::new(options),
@@ -83,6 +86,7 @@ impl<O> SendWindow<O> {
         });
         self.in_flight_len_bytes = self.in_flight_len_bytes.saturating_add(len_bytes);
         self.next_sequence += 1;
+        self.find_earliest();
     }
 
     /// Takes an acknowledgement: `delivered` units were delivered, and of those after them the
@@ -113,6 +117,7 @@ impl<O> SendWindow<O> {
             self.acknowledged.push_back(acknowledged.unit);
         }
         self.note_held(delivered, held, now_ns);
+        self.find_earliest();
         Ok(())
     }
 
@@ -126,7 +131,9 @@ impl<O> SendWindow<O> {
 
     /// The next unit that is to be sent now: its number, itself, and whether it was sent before.
     pub(super) fn next_due(&mut self, now_ns: u64) -> Option<(u64, &O, bool)> {
-        let first_sequence = self.first_sequence();
+        if !self.is_due(now_ns) {
+            return None;
+        }
         let index = self
             .in_flight
             .iter()
@@ -142,19 +149,32 @@ impl<O> SendWindow<O> {
         }
         unit.sends = unit.sends.saturating_add(1);
         unit.unanswered = unit.unanswered.saturating_add(1);
-        unit.due_ns = now_ns.saturating_add(unit.retransmit_ns);
-        Some((first_sequence + index as u64, &unit.unit, unit.sends > 1))
+        // Never due again at once, whatever the options say.
+        unit.due_ns = now_ns.saturating_add(unit.retransmit_ns.max(1));
+        self.find_earliest();
+        let sequence = self.first_sequence() + index as u64;
+        let unit = self.in_flight.get(index)?;
+        Some((sequence, &unit.unit, unit.sends > 1))
     }
 
     /// Whether a unit was sent as often as allowed and its last wait is over.
     pub(super) fn is_exhausted(&self, now_ns: u64) -> bool {
-        self.in_flight
-            .iter()
-            .any(|unit| unit.due_ns <= now_ns && unit.unanswered > self.retries_max)
+        let is_exhausted =
+            |unit: &InFlight<O>| unit.due_ns <= now_ns && unit.unanswered > self.retries_max;
+        self.is_due(now_ns) && self.in_flight.iter().any(is_exhausted)
     }
 
     pub(super) fn next_due_ns(&self) -> Option<u64> {
-        self.in_flight.iter().map(|unit| unit.due_ns).min()
+        self.earliest_due_ns
+    }
+
+    /// Whether there is a unit to be sent now.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        self.earliest_due_ns.is_some_and(|due_ns| due_ns <= now_ns)
+    }
+
+    fn find_earliest(&mut self) {
+        self.earliest_due_ns = self.in_flight.iter().map(|unit| unit.due_ns).min();
     }
 
     fn first_sequence(&self) -> u64 {

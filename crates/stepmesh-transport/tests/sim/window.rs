@@ -1,6 +1,10 @@
 //! Every queue is bounded, says so, and recovers.
 
-use stepmesh_transport::fabric::{POLL_EVENTS_MAX, PostError};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use stepmesh_transport::error::Error;
+use stepmesh_transport::fabric::{Chain, EventSink, Fabric, POLL_EVENTS_MAX, PeerId, PostError};
 use stepmesh_transport::link::options::LinkOptions;
 use stepmesh_transport::sim::network::SimNetwork;
 use stepmesh_transport::sim::options::SimOptions;
@@ -85,4 +89,56 @@ fn an_inbox_that_overflows_loses_packets_that_come_again() {
     network.resume("b");
     let all_sent = world.run(10 * SECOND, World::is_all_sent);
     world.assert(all_sent, "stuck");
+}
+
+/// Counts messages by peer.
+#[derive(Default)]
+struct Counts(BTreeMap<PeerId, usize>);
+
+impl EventSink for Counts {
+    fn connected(&mut self, _peer: PeerId, _hello: &[u8]) {}
+    fn accepted(&mut self, peer: PeerId, _hello: &[u8]) {
+        self.0.insert(peer, 0);
+    }
+    fn message(&mut self, peer: PeerId, _message: &[u8]) {
+        *self.0.entry(peer).or_default() += 1;
+    }
+    fn sent(&mut self, _peer: PeerId, _token: u64) {}
+    fn closed(&mut self, peer: PeerId, reason: Error) {
+        panic!("{peer:?} is gone: {reason}");
+    }
+}
+
+#[test]
+fn connections_take_turns_so_that_none_waits_for_a_busy_one() {
+    let network = SimNetwork::new(5, SimOptions::default());
+    let mut hub = network.fabric("hub");
+    let mut spokes = ["x", "y", "z"].map(|name| network.fabric(name));
+    let timeout = Duration::from_secs(1);
+    let to_hub = spokes
+        .each_mut()
+        .map(|spoke| spoke.connect(&hub.address(), b"", timeout).unwrap());
+    let mut counts = Counts::default();
+    for _ in 0..100 {
+        hub.poll(network.now_ns(), &mut counts);
+        for spoke in &mut spokes {
+            spoke.poll(network.now_ns(), &mut Counts::default());
+        }
+        network.step(MILLISECOND);
+    }
+    for (spoke, &peer) in spokes.iter_mut().zip(&to_hub) {
+        for token in 0..60 {
+            let chain = Chain {
+                writes: &[],
+                message: b"turn",
+                token,
+            };
+            spoke.post(peer, &chain).unwrap();
+        }
+    }
+    network.advance_ns(MILLISECOND);
+    hub.poll(network.now_ns(), &mut counts);
+    let mut shares: Vec<usize> = counts.0.into_values().collect();
+    shares.sort_unstable();
+    assert_eq!(shares, [21, 21, 22]);
 }
