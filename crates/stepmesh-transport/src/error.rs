@@ -40,6 +40,44 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// An option has a value that cannot work.
+    #[error("{fabric}: {option} cannot be {value}: {reason}")]
+    InvalidOption {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        reason: String,
+    },
+    /// There is no room for memory to share.
+    #[error(
+        "{fabric}: no room for {len_bytes} bytes of shared memory in {place}; free some there, \
+         raise its limit, or choose another directory"
+    )]
+    NoSpace {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The directory, or `anonymous memory`.
+        place: String,
+        /// How much was asked for, in bytes.
+        len_bytes: u64,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The other side refused the connection.
+    #[error("{fabric}: peer {peer:?} refused the connection: {reason}")]
+    Refused {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The peer.
+        peer: PeerId,
+        /// Why, as far as it said.
+        reason: String,
+    },
     /// The address is not one of this fabric.
     #[error("{fabric}: not an address of this fabric: {reason}")]
     InvalidAddress {

@@ -93,8 +93,9 @@ pub trait Fabric: fmt::Debug + Send {
     /// Returns how many events were given to `sink`. At most [`POLL_EVENTS_MAX`] a call.
     fn poll(&mut self, now_ns: u64, sink: &mut dyn EventSink) -> usize;
 
-    /// A descriptor that becomes readable when `poll` has something to do, or `None` when the
-    /// peers ring the doorbell of [`doorbell`](crate::doorbell) instead.
+    /// A descriptor that becomes readable when `poll` has something to do that no peer announces
+    /// with the [`doorbell`](crate::doorbell): everything of `tcp`, connections and their end of
+    /// `shm`. `None` when there is nothing of that kind.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Ends a connection. What was posted and not yet sent may be lost. No event follows.

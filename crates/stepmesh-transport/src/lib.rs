@@ -10,4 +10,7 @@ pub mod link;
 pub mod memory;
 #[expect(unsafe_code, reason = "maps memory that other processes share")]
 mod segment;
+pub mod shm;
 pub mod sim;
+mod table;
+mod wire;

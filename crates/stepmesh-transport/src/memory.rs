@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 /// A range of memory together with what keeps it allocated.
@@ -78,6 +79,38 @@ impl Memory {
         offset
             .checked_add(len_bytes)
             .is_some_and(|end| end <= self.len_bytes)
+    }
+
+    /// The address of a range that lies inside and that the CPU can reach.
+    #[inline]
+    pub(crate) fn host_range(&self, offset: u64, len_bytes: u64) -> Option<NonNull<u8>> {
+        if !self.host_accessible || !self.contains(offset, len_bytes) {
+            return None;
+        }
+        let address = usize::try_from(self.address.checked_add(offset)?).ok()?;
+        NonNull::new(ptr::with_exposed_provenance_mut(address))
+    }
+
+    /// Copies `bytes` to `offset`; false when that is not inside or not reachable.
+    pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(target) = self.host_range(offset, bytes.len() as u64) else {
+            return false;
+        };
+        // SAFETY: `host_range` checked that the target is inside of memory that is allocated and
+        // reachable while `self` holds its owner; `bytes` is a slice of this process, which by
+        // the contract of `new` does not overlap it.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Copies from `offset` into `bytes`; false when that is not inside or not reachable.
+    pub(crate) fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let Some(source) = self.host_range(offset, bytes.len() as u64) else {
+            return false;
+        };
+        // SAFETY: as in `copy_in`, with the directions exchanged.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        true
     }
 }
 
