@@ -80,6 +80,7 @@ crates/stepmesh-core/src/loader/                dlopen and tables of foreign cod
 crates/stepmesh-core/src/device.rs              calls through the table
 crates/stepmesh-core/src/buffer.rs              calls through the table, views on host memory
 crates/stepmesh-core/src/stream.rs              calls through the table
+crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes
 crates/stepmesh-transport/src/shm/              rings and slots in shared memory
