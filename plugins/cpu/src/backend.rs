@@ -1,0 +1,245 @@
+//! The backend as the kit sees it: hands each method to the module that does it.
+#![expect(
+    unsafe_code,
+    reason = "the trait has methods whose caller vouches for addresses"
+)]
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepmesh_plugin::abi::extension::SM_EXTENSION_IPC_V1;
+use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_CPU, SM_NOTE_THREADS};
+use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr};
+use stepmesh_plugin::{
+    AllocRequest, Backend, CopyRequest, Error, EventOptions, EventState, Extension, FillRequest,
+    Health, Host, HostFunc, Ipc, IpcExport, IpcImport, Optional, Probe, Result, Stream, WaitMode,
+};
+
+use crate::buffer::Memory;
+use crate::device::{CAPABILITIES, Topology};
+use crate::event::Event;
+use crate::streams::Streams;
+use crate::sys;
+
+/// An instance of the cpu backend.
+#[derive(Debug)]
+pub struct Cpu {
+    topology: Arc<Topology>,
+    memory: Arc<Memory>,
+    streams: Streams,
+}
+
+impl Backend for Cpu {
+    type Event = Event;
+
+    const NOTE: NoteParams<'static> = NoteParams {
+        kind: SM_KIND_CPU,
+        flags: SM_NOTE_THREADS,
+        ..NoteParams::new("cpu", env!("CARGO_PKG_VERSION"))
+    };
+    const VENDOR: &'static str = "StepMesh";
+    const OPTIONAL: &'static [Optional] = &[
+        Optional::MemInfo,
+        Optional::HostRegister,
+        Optional::MemcpySync,
+        Optional::MemsetAsync,
+        Optional::EventElapsed,
+        Optional::LaunchHostFunc,
+        Optional::Health,
+    ];
+
+    fn probe(_host: &Host) -> Result<Probe> {
+        let device_count = Topology::read(Path::new("/")).device_count();
+        Ok(Probe {
+            device_count,
+            score: SCORE,
+        })
+    }
+
+    fn open(host: Host) -> Result<Self> {
+        let topology = Arc::new(Topology::read(Path::new("/")));
+        let memory = Arc::new(Memory::new(host, Arc::clone(&topology)));
+        let streams = Streams::new(topology.device_count(), Arc::clone(&memory));
+        Ok(Self {
+            topology,
+            memory,
+            streams,
+        })
+    }
+
+    fn quiesce(&self) -> Result<()> {
+        self.streams.quiesce(QUIESCE_MAX)
+    }
+
+    fn device_count(&self) -> u32 {
+        self.topology.device_count()
+    }
+
+    fn device_info(&self, device: u32) -> Result<SmDeviceInfo> {
+        Ok(self.topology.info(device))
+    }
+
+    fn mem_info(&self, device: u32) -> Result<(u64, u64)> {
+        Ok(self.topology.memory(device))
+    }
+
+    fn capabilities(&self, _device: u32) -> Result<u64> {
+        Ok(CAPABILITIES)
+    }
+
+    fn set_current_device(&self, device: u32) -> Result<()> {
+        let set = CURRENT_DEVICE.try_with(|current| current.set(device));
+        set.map_err(|_| Error::failed_precondition("the thread is ending"))
+    }
+
+    fn current_device(&self) -> Result<Option<u32>> {
+        Ok(CURRENT_DEVICE.try_with(Cell::get).ok())
+    }
+
+    fn device_sync(&self, device: u32) -> Result<()> {
+        self.streams.synchronize_device(device, DEVICE_SYNC_MAX)
+    }
+
+    fn alloc(&self, device: u32, request: &AllocRequest) -> Result<u64> {
+        self.memory.alloc(device, request)
+    }
+
+    unsafe fn free(&self, device: u32, ptr: u64) -> Result<()> {
+        self.memory.free(device, ptr)
+    }
+
+    unsafe fn host_register(&self, ptr: u64, len_bytes: u64, _read_only: bool) -> Result<u64> {
+        self.memory.register(ptr, len_bytes)
+    }
+
+    fn host_unregister(&self, ptr: u64) -> Result<()> {
+        self.memory.unregister(ptr)
+    }
+
+    fn pointer_attributes(&self, ptr: u64) -> Result<SmPtrAttr> {
+        Ok(self.memory.attributes(ptr))
+    }
+
+    fn stream_create(&self, device: u32, _priority: i32, _non_blocking: bool) -> Result<u64> {
+        self.streams.create(device)
+    }
+
+    fn stream_destroy(&self, stream: Stream) -> Result<()> {
+        self.streams.destroy(stream)
+    }
+
+    fn stream_sync(&self, stream: Stream, timeout_ns: u64) -> Result<()> {
+        self.streams
+            .find(stream)?
+            .synchronize(Duration::from_nanos(timeout_ns))
+    }
+
+    fn stream_is_done(&self, stream: Stream) -> Result<bool> {
+        Ok(self.streams.find(stream)?.is_idle())
+    }
+
+    fn stream_wait_event(&self, stream: Stream, event: &Event) -> Result<()> {
+        self.streams.find(stream)?.wait_event(event)
+    }
+
+    unsafe fn memcpy_async(&self, request: &CopyRequest, stream: Stream) -> Result<()> {
+        let stream = self.streams.find(stream)?;
+        // SAFETY: this method's contract.
+        unsafe { stream.copy(*request) }
+    }
+
+    unsafe fn memcpy_sync(&self, request: &CopyRequest) -> Result<()> {
+        if request.len_bytes != 0 {
+            // SAFETY: this method's contract.
+            unsafe { sys::copy(request.dst, request.src, request.len_bytes) };
+        }
+        Ok(())
+    }
+
+    unsafe fn memset_async(&self, request: &FillRequest, stream: Stream) -> Result<()> {
+        let stream = self.streams.find(stream)?;
+        // SAFETY: this method's contract.
+        unsafe { stream.fill(*request) }
+    }
+
+    fn event_create(&self, _device: u32, options: EventOptions) -> Result<Event> {
+        if options.ipc {
+            return Err(Error::unimplemented(
+                "the cpu backend has no events between processes",
+            ));
+        }
+        Ok(Event::new(options))
+    }
+
+    fn event_record(&self, event: &Event, stream: Stream) -> Result<()> {
+        self.streams.find(stream)?.record(event)
+    }
+
+    fn event_query(&self, event: &Event) -> Result<EventState> {
+        Ok(event.query())
+    }
+
+    fn event_sync(&self, event: &Event, timeout_ns: u64, mode: WaitMode) -> Result<()> {
+        event.synchronize(Duration::from_nanos(timeout_ns), mode)
+    }
+
+    fn event_elapsed_ms(&self, start: &Event, end: &Event) -> Result<f64> {
+        start.elapsed_ms(end)
+    }
+
+    fn launch_host_func(&self, stream: Stream, func: HostFunc) -> Result<()> {
+        self.streams.find(stream)?.call(func)
+    }
+
+    fn health(&self, _device: u32) -> Result<Health> {
+        Ok(Health::Ok)
+    }
+
+    fn extension(&self, name: &str, _min_version: u32) -> Option<Extension> {
+        (name == SM_EXTENSION_IPC_V1).then(Extension::ipc::<Self>)
+    }
+}
+
+impl Ipc for Cpu {
+    fn export(&self, device: u32, ptr: u64, len_bytes: u64) -> Result<IpcExport> {
+        self.memory.export(device, ptr, len_bytes)
+    }
+
+    fn import(&self, device: u32, import: IpcImport<'_>) -> Result<u64> {
+        match import {
+            IpcImport::Fd {
+                fd,
+                offset_bytes,
+                len_bytes,
+            } => self.memory.import(device, fd, offset_bytes, len_bytes),
+            _ => Err(Error::invalid_argument(
+                "the cpu backend imports descriptors only",
+            )),
+        }
+    }
+
+    unsafe fn close_import(&self, _device: u32, ptr: u64) -> Result<()> {
+        self.memory.close_import(ptr)
+    }
+}
+
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        // The kit quiesces before it closes; a poisoned instance comes here without that.
+        let _ = self.streams.quiesce(QUIESCE_MAX);
+    }
+}
+
+thread_local! {
+    /// The thread's current device; the first one until it says otherwise, as CUDA has it.
+    static CURRENT_DEVICE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Below every accelerator: host memory always works, but is no one's first choice.
+const SCORE: u32 = 1;
+/// How long work may go on when an instance ends.
+const QUIESCE_MAX: Duration = Duration::from_secs(2);
+/// Bound of a wait for a device that has no bound of its own.
+const DEVICE_SYNC_MAX: Duration = Duration::from_secs(60);

@@ -1,0 +1,505 @@
+//! All memory of an instance: allocations, registered host memory and imports, found by any address
+//! within them. How pages come from the kernel lives in sys; which are free in a shared file, in
+//! arena.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use stepmesh_plugin::abi::Code;
+use stepmesh_plugin::abi::SmPtrAttr;
+use stepmesh_plugin::abi::memory::{
+    SM_MEMORY_DEVICE, SM_MEMORY_HOST_PINNED, SM_MEMORY_HOST_REGISTERED, SM_PTR_HOST_ACCESSIBLE,
+    SM_PTR_IMPORTED, SM_PTR_LOCKED, SM_PTR_SHAREABLE,
+};
+use stepmesh_plugin::{AllocKind, AllocRequest, Error, Host, IpcExport, LogLevel, Result};
+
+use crate::arena::FreeRanges;
+use crate::device::Topology;
+use crate::result::Context as _;
+use crate::sys::{self, Mapping, page_len, to_addr, to_u64};
+
+/// All memory of an instance.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    host: Host,
+    topology: Arc<Topology>,
+    dir: Option<PathBuf>,
+    tables: RwLock<Tables>,
+    lock_failure_logged: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    // By first address. Ranges do not overlap.
+    blocks: BTreeMap<u64, Block>,
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Debug)]
+struct Block {
+    len_bytes: u64,
+    device: Option<u32>,
+    kind: u32,
+    flags: u64,
+    alloc_id: u64,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    /// A file of its own.
+    File(Arc<FileMemory>),
+    /// A range of a file shared with others, of whole pages.
+    Chunk {
+        memory: Arc<FileMemory>,
+        offset: usize,
+        len_bytes: usize,
+    },
+    /// Someone else's memory: registered.
+    Registered,
+    /// Another process's memory, mapped here. Starts `skip` bytes into the mapping.
+    Imported { _mapping: Mapping },
+}
+
+#[derive(Debug)]
+struct Chunk {
+    device: u32,
+    memory: Arc<FileMemory>,
+    free: FreeRanges,
+}
+
+/// A file and its mapping.
+#[derive(Debug)]
+struct FileMemory {
+    mapping: Mapping,
+    file: OwnedFd,
+}
+
+impl Memory {
+    pub(crate) fn new(host: Host, topology: Arc<Topology>) -> Self {
+        let dir = host
+            .config("shm.dir")
+            .filter(|dir| !dir.is_empty())
+            .map(PathBuf::from);
+        Self {
+            host,
+            topology,
+            dir,
+            tables: RwLock::default(),
+            lock_failure_logged: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn alloc(&self, device: u32, request: &AllocRequest) -> Result<u64> {
+        let kind = match request.kind {
+            AllocKind::Device => SM_MEMORY_DEVICE,
+            AllocKind::HostPinned => SM_MEMORY_HOST_PINNED,
+            _ => {
+                let message =
+                    "the cpu backend has no managed memory; its device memory is the host's";
+                return Err(Error::unimplemented(message));
+            }
+        };
+        let too_large = || {
+            Error::out_of_memory(format!(
+                "cannot allocate {} bytes on device {device}: more than the address space has",
+                request.len_bytes
+            ))
+        };
+        let len = usize::try_from(request.len_bytes).ok();
+        let len = len
+            .filter(|len| *len <= ALLOC_LEN_MAX)
+            .ok_or_else(too_large)?;
+        let align = usize::try_from(request.align_bytes).ok();
+        let align = align
+            .filter(|align| *align <= ALIGN_MAX)
+            .ok_or_else(too_large)?;
+        let whole = len.next_multiple_of(page_len());
+        let small = whole <= SMALL_LEN_MAX && align <= SMALL_LEN_MAX;
+        let (addr, backing) = if small && !request.shareable && kind == SM_MEMORY_DEVICE {
+            self.alloc_small(device, whole, align)?
+        } else {
+            let memory = Arc::new(self.file_memory(device, whole, align)?);
+            (memory.mapping.addr(), Backing::File(memory))
+        };
+        let mut flags = SM_PTR_HOST_ACCESSIBLE | SM_PTR_SHAREABLE;
+        if kind == SM_MEMORY_HOST_PINNED && self.lock_pages(&backing) {
+            flags |= SM_PTR_LOCKED;
+        }
+        let len_bytes = request.len_bytes;
+        let device = Some(device);
+        let block = Block {
+            len_bytes,
+            device,
+            kind,
+            flags,
+            alloc_id: next_alloc_id(),
+            backing,
+        };
+        self.write().blocks.insert(to_u64(addr), block);
+        Ok(to_u64(addr))
+    }
+
+    /// Takes an allocation out. The pages go once this is dropped.
+    pub(crate) fn free(&self, device: u32, ptr: u64) -> Result<()> {
+        let mut tables = self.write();
+        let not_allocated = |what: &str| {
+            Err(Error::invalid_argument(format!(
+                "cannot free {ptr:#x} on device {device}: {what}"
+            )))
+        };
+        let block = match tables.find(ptr, 1) {
+            None => return not_allocated("no allocation is there"),
+            Some((base, _)) if base != ptr => {
+                return not_allocated(&format!("it lies within the allocation at {base:#x}"));
+            }
+            Some((_, block)) => block,
+        };
+        if block.device != Some(device) {
+            return not_allocated("it belongs to another device or to none");
+        }
+        if !matches!(block.backing, Backing::File(_) | Backing::Chunk { .. }) {
+            return not_allocated("it was imported or registered, not allocated");
+        }
+        let block = tables.blocks.remove(&ptr);
+        let emptied = block
+            .as_ref()
+            .and_then(|block| tables.give_small(&block.backing));
+        drop(tables);
+        // Unmapping takes its time; no one need wait for it.
+        drop((block, emptied));
+        Ok(())
+    }
+
+    pub(crate) fn attributes(&self, ptr: u64) -> SmPtrAttr {
+        let tables = self.read();
+        let Some((base, block)) = tables.find(ptr, 1) else {
+            return SmPtrAttr::new();
+        };
+        SmPtrAttr {
+            kind: block.kind,
+            device: block
+                .device
+                .map_or(-1, |device| i32::try_from(device).unwrap_or(-1)),
+            base,
+            size: block.len_bytes,
+            alloc_id: block.alloc_id,
+            flags: block.flags,
+            ..SmPtrAttr::new()
+        }
+    }
+
+    pub(crate) fn register(&self, ptr: u64, len_bytes: u64) -> Result<u64> {
+        if ptr.checked_add(len_bytes).is_none() {
+            let message = format!("cannot register {len_bytes} bytes at {ptr:#x}: past the end");
+            return Err(Error::invalid_argument(message));
+        }
+        let mut tables = self.write();
+        if let Some(base) = tables.first_overlap(ptr, len_bytes) {
+            let message = format!("memory at {ptr:#x} overlaps what is known at {base:#x}");
+            return Err(Error::new(Code::AlreadyExists, message));
+        }
+        let mut flags = SM_PTR_HOST_ACCESSIBLE;
+        match sys::lock_range(to_addr(ptr), to_addr(len_bytes)) {
+            Ok(()) => flags |= SM_PTR_LOCKED,
+            Err(errno) => self.log_lock_failure(errno),
+        }
+        let kind = SM_MEMORY_HOST_REGISTERED;
+        let backing = Backing::Registered;
+        let alloc_id = next_alloc_id();
+        tables.blocks.insert(
+            ptr,
+            Block {
+                len_bytes,
+                device: None,
+                kind,
+                flags,
+                alloc_id,
+                backing,
+            },
+        );
+        Ok(ptr)
+    }
+
+    pub(crate) fn unregister(&self, ptr: u64) -> Result<()> {
+        let mut tables = self.write();
+        let is_registered = |block: &&Block| matches!(block.backing, Backing::Registered);
+        let Some(block) = tables.blocks.get(&ptr).filter(is_registered) else {
+            return Err(Error::not_found(format!("{ptr:#x} is not registered")));
+        };
+        if block.flags & SM_PTR_LOCKED != 0 {
+            sys::unlock_range(to_addr(ptr), to_addr(block.len_bytes));
+        }
+        tables.blocks.remove(&ptr);
+        Ok(())
+    }
+
+    pub(crate) fn export(&self, device: u32, ptr: u64, len_bytes: u64) -> Result<IpcExport> {
+        let what = || format!("cannot export {len_bytes} bytes at {ptr:#x} of device {device}");
+        let tables = self.read();
+        let Some((base, block)) = tables.find(ptr, len_bytes) else {
+            return Err(Error::invalid_argument(format!(
+                "{}: not in one allocation",
+                what()
+            )));
+        };
+        let (memory, start) = match &block.backing {
+            Backing::File(memory) => (memory, 0),
+            Backing::Chunk { memory, offset, .. } => (memory, *offset),
+            Backing::Registered | Backing::Imported { .. } => {
+                return Err(Error::unimplemented(format!(
+                    "{}: not allocated here",
+                    what()
+                )));
+            }
+        };
+        if block.device != Some(device) {
+            return Err(Error::invalid_argument(format!(
+                "{}: another device's",
+                what()
+            )));
+        }
+        let fd = rustix::io::fcntl_dupfd_cloexec(&memory.file, FD_MIN).context(|| {
+            format!("export {len_bytes} bytes at {ptr:#x} of device {device}: duplicate the file")
+        })?;
+        let offset_bytes = to_u64(start) + (ptr - base);
+        Ok(IpcExport::Fd {
+            fd,
+            offset_bytes,
+            len_bytes,
+            mappable: true,
+        })
+    }
+
+    pub(crate) fn import(
+        &self,
+        device: u32,
+        fd: BorrowedFd<'_>,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        let what = || format!("import {len_bytes} bytes at offset {offset_bytes} of a file");
+        let file_len = sys::file_len(fd).context(what)?;
+        let end = offset_bytes
+            .checked_add(len_bytes)
+            .filter(|end| *end <= file_len);
+        if end.is_none() {
+            return Err(Error::invalid_argument(format!(
+                "cannot {}: it has {file_len} bytes only",
+                what()
+            )));
+        }
+        let skip = offset_bytes % to_u64(page_len());
+        let mapped_len = to_addr(len_bytes + skip).next_multiple_of(page_len());
+        let mapping = Mapping::shared(fd, offset_bytes - skip, mapped_len, 1).context(what)?;
+        let ptr = to_u64(mapping.addr()) + skip;
+        let block = Block {
+            len_bytes,
+            device: Some(device),
+            kind: SM_MEMORY_DEVICE,
+            flags: SM_PTR_HOST_ACCESSIBLE | SM_PTR_IMPORTED,
+            alloc_id: next_alloc_id(),
+            backing: Backing::Imported { _mapping: mapping },
+        };
+        self.write().blocks.insert(ptr, block);
+        Ok(ptr)
+    }
+
+    pub(crate) fn close_import(&self, ptr: u64) -> Result<()> {
+        let mut tables = self.write();
+        let is_import = |block: &Block| matches!(block.backing, Backing::Imported { .. });
+        if !tables.blocks.get(&ptr).is_some_and(is_import) {
+            return Err(Error::not_found(format!("{ptr:#x} is no import")));
+        }
+        let block = tables.blocks.remove(&ptr);
+        drop(tables);
+        // Unmapping takes its time; no one need wait for it.
+        drop(block);
+        Ok(())
+    }
+
+    fn alloc_small(&self, device: u32, len: usize, align: usize) -> Result<(usize, Backing)> {
+        let align = align.max(page_len());
+        if let Some(found) = self.write().take_small(device, len, align) {
+            return Ok(found);
+        }
+        // The lock is not held while pages come; should two threads do this at once there is one
+        // chunk more than need be.
+        let memory = Arc::new(self.file_memory(device, CHUNK_LEN, SMALL_LEN_MAX)?);
+        let mut tables = self.write();
+        tables.chunks.push(Chunk {
+            device,
+            memory,
+            free: FreeRanges::new(CHUNK_LEN),
+        });
+        tables
+            .take_small(device, len, align)
+            .ok_or_else(|| Error::internal(format!("a new chunk has no room for {len} bytes")))
+    }
+
+    fn file_memory(&self, device: u32, len: usize, align: usize) -> Result<FileMemory> {
+        let len_u64 = to_u64(len);
+        let dir = self.dir.as_deref();
+        let what = || {
+            let place = dir.map_or(String::new(), |dir| format!(" in {}", dir.display()));
+            format!("allocate {len} bytes on device {device}{place}")
+        };
+        let file = match dir {
+            Some(dir) => sys::directory_file(dir, len_u64).context(what)?,
+            None => {
+                // The kernel would hand out pages until it kills someone.
+                let (free, _) = self.topology.memory(device);
+                if free != 0 && len_u64 > free {
+                    let message = format!("cannot {}: {free} bytes are free", what());
+                    return Err(Error::out_of_memory(message));
+                }
+                sys::memory_file(len_u64).context(what)?
+            }
+        };
+        let mapping = Mapping::shared(&file, 0, len, align).context(what)?;
+        if let Some(node) = self.topology.node_to_bind(device)
+            && let Err(errno) = mapping.prefer_node(node)
+        {
+            self.host.log(
+                LogLevel::Debug,
+                LOG_TARGET,
+                format_args!("memory of device {device} is not bound to node {node}: {errno}"),
+            );
+        }
+        sys::allocate_pages(&file, len_u64).context(what)?;
+        // Page tables filled now spare the first copy a fault a page; an old kernel cannot.
+        let _ = mapping.populate();
+        if dir.is_none() {
+            sys::seal_size(&file).context(what)?;
+        }
+        Ok(FileMemory { mapping, file })
+    }
+
+    fn lock_pages(&self, backing: &Backing) -> bool {
+        let Backing::File(memory) = backing else {
+            return false;
+        };
+        match memory.mapping.lock() {
+            Ok(()) => true,
+            Err(errno) => {
+                self.log_lock_failure(errno);
+                false
+            }
+        }
+    }
+
+    fn log_lock_failure(&self, errno: rustix::io::Errno) {
+        if !self.lock_failure_logged.swap(true, Ordering::Relaxed) {
+            self.host.log(
+                LogLevel::Warn,
+                LOG_TARGET,
+                format_args!(
+                    "pinned memory is not locked: {errno}; raise `ulimit -l` if pages may be \
+                     swapped out here (said once)"
+                ),
+            );
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Tables> {
+        // Each change of the tables is one insert or remove, so they are whole after a panic.
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    /// The block that holds all of a range.
+    fn find(&self, ptr: u64, len_bytes: u64) -> Option<(u64, &Block)> {
+        let (&base, block) = self.blocks.range(..=ptr).next_back()?;
+        let end = (ptr - base).checked_add(len_bytes)?;
+        (end <= block.len_bytes).then_some((base, block))
+    }
+
+    fn first_overlap(&self, ptr: u64, len_bytes: u64) -> Option<u64> {
+        let (&base, block) = self
+            .blocks
+            .range(..ptr.saturating_add(len_bytes))
+            .next_back()?;
+        (base.saturating_add(block.len_bytes) > ptr).then_some(base)
+    }
+
+    fn take_small(
+        &mut self,
+        device: u32,
+        len_bytes: usize,
+        align: usize,
+    ) -> Option<(usize, Backing)> {
+        let chunks = self
+            .chunks
+            .iter_mut()
+            .filter(|chunk| chunk.device == device);
+        for chunk in chunks {
+            if let Some(offset) = chunk.free.take(len_bytes, align) {
+                let memory = Arc::clone(&chunk.memory);
+                let addr = memory.mapping.addr() + offset;
+                return Some((
+                    addr,
+                    Backing::Chunk {
+                        memory,
+                        offset,
+                        len_bytes,
+                    },
+                ));
+            }
+        }
+        None
+    }
+
+    /// Gives the pages of a small block back; answers the chunk if that was its last and it is not
+    /// the only one of its device.
+    fn give_small(&mut self, backing: &Backing) -> Option<Chunk> {
+        let Backing::Chunk {
+            memory,
+            offset,
+            len_bytes,
+        } = backing
+        else {
+            return None;
+        };
+        let is_it = |chunk: &Chunk| Arc::ptr_eq(&chunk.memory, memory);
+        let idx = self.chunks.iter().position(is_it)?;
+        let chunk = &mut self.chunks[idx];
+        chunk.free.give(*offset, *len_bytes);
+        let device = chunk.device;
+        let is_spare = chunk.free.is_whole()
+            && self
+                .chunks
+                .iter()
+                .filter(|chunk| chunk.device == device)
+                .count()
+                > 1;
+        is_spare.then(|| self.chunks.swap_remove(idx))
+    }
+}
+
+fn next_alloc_id() -> u64 {
+    ALLOC_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Counts allocations of the process, so that no number comes twice, whatever the instance.
+static ALLOC_ID: AtomicU64 = AtomicU64::new(1);
+/// Largest allocation: half of the address space that a process has on any machine of today.
+const ALLOC_LEN_MAX: usize = 1 << 46;
+/// Largest alignment: a huge page of the largest kind.
+const ALIGN_MAX: usize = 1 << 30;
+/// Allocations up to this size share files: beyond it a descriptor each is no burden.
+const SMALL_LEN_MAX: usize = 64 << 10;
+/// Bytes of a shared file: sixteen of the largest small allocations.
+const CHUNK_LEN: usize = 1 << 20;
+/// Exported descriptors are above the standard streams.
+const FD_MIN: i32 = 3;
+/// Target of this module's log messages.
+const LOG_TARGET: &str = "stepmesh::cpu::memory";

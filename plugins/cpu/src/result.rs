@@ -1,0 +1,33 @@
+//! From the kernel's numbers to the ABI's codes.
+#![forbid(unsafe_code)]
+
+use rustix::io::Errno;
+use stepmesh_plugin::abi::Code;
+use stepmesh_plugin::abi::error::SM_ERROR_OOM;
+use stepmesh_plugin::{Error, Result};
+
+/// Names the operation and its object in the kernel's answer.
+pub(crate) trait Context<T> {
+    /// `what` is an operation with its object: `allocate 4096 bytes on device 0`.
+    fn context(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Context<T> for std::result::Result<T, Errno> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|errno| {
+            let (code, flags) = match errno {
+                Errno::NOMEM | Errno::NOSPC | Errno::FBIG => {
+                    (Code::ResourceExhausted, SM_ERROR_OOM)
+                }
+                Errno::MFILE | Errno::NFILE | Errno::DQUOT => (Code::ResourceExhausted, 0),
+                Errno::ACCESS | Errno::PERM | Errno::ROFS => (Code::PermissionDenied, 0),
+                Errno::NOENT | Errno::NOTDIR => (Code::NotFound, 0),
+                Errno::INVAL | Errno::BADF => (Code::InvalidArgument, 0),
+                _ => (Code::Internal, 0),
+            };
+            Error::new(code, format!("cannot {}: {errno}", what()))
+                .with_flags(flags)
+                .with_native_code(i64::from(errno.raw_os_error()))
+        })
+    }
+}

@@ -1,0 +1,9 @@
+//! Drives the cpu backend through its table, as a host does, and looks at its library file.
+
+mod event;
+mod ipc;
+mod library;
+mod lifecycle;
+mod memory;
+mod stream;
+mod support;
