@@ -1,4 +1,60 @@
 //! The StepMesh host: finds, loads and drives accelerator backends.
+//!
+//! A backend is a plugin: a shared library with the C ABI of [`abi`]. [`Backend::open`] finds the
+//! plugins, takes the one the configuration names, and gives it out as handles: [`Backend`],
+//! [`Device`], [`Buffer`], [`Stream`], [`Event`].
+//!
+//! Choices that hold for the whole crate:
+//! - A plugin is judged by its ELF note, owner and mode before any of its code runs. A bad one is a
+//!   [`Candidate`] with a [`Reason`]; it never stops the others.
+//! - A backend that was named and cannot be used is an error that lists every candidate. There is no
+//!   silent fallback.
+//! - What is loaded stays loaded. What is opened is closed when its last handle goes.
+//! - The host's copy of a plugin's table has no holes: optional functions that are missing are
+//!   emulated, or answer [`Error::Unsupported`]. Answers of a plugin are checked before use.
+//! - The `cpu` backend is linked in (feature `static-cpu`, on by default), so that a program works
+//!   without any plugin file; a file of the same name wins.
+//!
+//! # Example
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use stepmesh_core::{Backend, config::{Config, Sources}};
+//!
+//! # fn main() -> Result<(), stepmesh_core::Error> {
+//! let sources = Sources::from_env([("STEPMESH_BACKEND", "cpu")]);
+//! let backend = Backend::open(&Config::load(&sources)?.config)?;
+//! let device = backend.device(0)?;
+//!
+//! let (from, to) = (Arc::new(device.alloc(4096)?), Arc::new(device.alloc(4096)?));
+//! from.write_bytes(0, b"hidden states")?;
+//! let stream = device.create_stream()?;
+//! stream.copy(&to, 0, &from, 0, 4096)?;
+//! stream.synchronize(Duration::from_secs(1))?;
+//!
+//! let mut out = [0; 13];
+//! to.read_bytes(0, &mut out)?;
+//! assert_eq!(&out, b"hidden states");
+//! # Ok(())
+//! # }
+//! ```
+//! A program passes `Sources::from_process()`, which also reads `config/stepmesh.toml` and the whole
+//! environment.
+//!
+//! # Threads
+//! Every type is `Send` and `Sync`; handles may be used and dropped in any thread.
+//!
+//! # Cleaning up
+//! Dropping a handle gives it back. A destructor neither panics nor hides a failure: it logs it and
+//! counts it in [`cleanup_failures`]; `release` returns it instead. Statics are never dropped, so
+//! no plugin is closed while the process exits.
+//!
+//! # What can fail
+//! Everything that talks to a plugin: see [`Error`]. Waits have a bound that the caller names.
+//!
+//! # What it does not do
+//! It knows no network and no tensor, starts no thread of its own except to stand in for a
+//! plugin's missing `launch_host_func`, and installs no log subscriber.
 #![deny(unsafe_code)]
 
 pub mod config;

@@ -7,13 +7,14 @@
     reason = "dlopen, dlsym and the memory that a plugin hands over"
 )]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, OsStr};
+use std::fs::{self, Metadata};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::{fs, ptr};
+use std::{io, ptr};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use stepmesh_abi::backend::SM_BACKEND_API_LEN_V1_0;
@@ -106,16 +107,33 @@ impl<K: Eq + std::hash::Hash> Once<K> {
         Self(Mutex::new(None))
     }
 
+    /// The result for a key, made by the first thread that asks while the others wait. A failure is
+    /// forgotten, so that a corrected plugin can be tried again.
     fn get(&self, key: K, make: impl FnOnce() -> Loaded) -> Loaded {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let cell = map.get_or_insert_default().entry(key).or_default().clone();
-        drop(map);
-        cell.get_or_init(make).clone()
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = lock()
+            .get_or_insert_default()
+            .entry(key)
+            .or_default()
+            .clone();
+        let result = cell.get_or_init(make).clone();
+        if result.is_err() {
+            lock()
+                .get_or_insert_default()
+                .retain(|_, other| !Arc::ptr_eq(other, &cell));
+        }
+        result
     }
 }
 
 /// Opens the library and finds its own entry symbol.
 fn open(found: &Found) -> Result<SmBackendQueryFn, Reason> {
+    // The dynamic linker takes a path it knows for the library it knows, whatever is there now.
+    static OPENED: Mutex<BTreeMap<PathBuf, FileId>> = Mutex::new(BTreeMap::new());
+    let opened = || OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if opened().get(&found.path).is_some_and(|id| *id != found.id) {
+        return Err(Reason::Replaced);
+    }
     let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: constructors of the library run here. Its owner and mode were checked or explicitly
     // trusted, its note says that it is a plugin for this host, and plugins have no constructors
@@ -124,6 +142,7 @@ fn open(found: &Found) -> Result<SmBackendQueryFn, Reason> {
         unsafe { Library::open(Some(&found.path), flags) }.map_err(|error| Reason::Load {
             error: with_source(&error),
         })?;
+    opened().insert(found.path.clone(), found.id);
     let missing = || Reason::MissingSymbol {
         symbol: QUERY_SYMBOL,
     };
@@ -132,37 +151,38 @@ fn open(found: &Found) -> Result<SmBackendQueryFn, Reason> {
     let query = *query.map_err(|_| missing())?;
     // Never unloaded: threads, destructors and strings of a plugin may outlive every handle.
     let _ = library.into_raw();
-    check_origin(query, found)?;
+    check_origin(query, found, |path| opened().contains_key(path))?;
     Ok(query)
 }
 
 /// The symbol must be the checked file's own: not that of a dependency, nor of a file that took the
-/// place of the checked one.
-fn check_origin(query: SmBackendQueryFn, found: &Found) -> Result<(), Reason> {
-    let id_of = |path: &Path| {
-        fs::metadata(path)
-            .ok()
-            .map(|metadata| FileId::of(&metadata))
-    };
-    let loaded = object_of(query as *const ());
-    if loaded.as_deref().and_then(id_of) == Some(found.id) && is_still(found) {
-        return Ok(());
-    }
-    if id_of(&found.path) == Some(found.id) {
-        return Err(Reason::MissingSymbol {
-            symbol: QUERY_SYMBOL,
+/// place of the checked one, nor of an older plugin that the dynamic linker takes for this one.
+fn check_origin(
+    query: SmBackendQueryFn,
+    found: &Found,
+    is_plugin: impl Fn(&Path) -> bool,
+) -> Result<(), Reason> {
+    let Some(loaded) = object_of(query as *const ()) else {
+        return Err(Reason::Swapped {
+            loaded: "unknown".into(),
         });
+    };
+    let id_of = |metadata: io::Result<Metadata>| metadata.ok().map(|data| FileId::of(&data));
+    let is_same = loaded == found.path
+        && id_of(fs::metadata(&loaded)) == Some(found.id)
+        // The file that was checked is kept open: it must not have changed since.
+        && id_of(found.file.metadata()) == Some(found.id);
+    if is_same {
+        Ok(())
+    } else if is_plugin(&loaded) {
+        Err(Reason::Swapped {
+            loaded: loaded.display().to_string(),
+        })
+    } else {
+        Err(Reason::MissingSymbol {
+            symbol: QUERY_SYMBOL,
+        })
     }
-    let loaded = loaded.map_or_else(|| "unknown".into(), |path| path.display().to_string());
-    Err(Reason::Swapped { loaded })
-}
-
-/// Whether the file that was checked still has its identity (it is kept open for this).
-fn is_still(found: &Found) -> bool {
-    found
-        .file
-        .metadata()
-        .is_ok_and(|metadata| FileId::of(&metadata) == found.id)
 }
 
 /// Path of the loaded object that contains an address.
@@ -306,6 +326,14 @@ fn with_source(error: &dyn std::error::Error) -> String {
         .map_or_else(|| error.to_string(), ToString::to_string)
 }
 
+/// The backends that are linked into the program.
+#[cfg(feature = "static-cpu")]
+// SAFETY: the query function of a backend made by stepmesh-plugin follows the contract.
+pub(crate) const BUILT_IN: &[StaticPlugin] =
+    &[unsafe { StaticPlugin::new(stepmesh_backend_cpu::query) }];
+/// The backends that are linked into the program.
+#[cfg(not(feature = "static-cpu"))]
+pub(crate) const BUILT_IN: &[StaticPlugin] = &[];
 /// No future version is a thousand times as long; larger is garbage.
 const STRUCT_LEN_MAX: usize = 1 << 20;
 /// Every struct of the ABI is a multiple of this.

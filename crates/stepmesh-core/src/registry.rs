@@ -68,11 +68,11 @@ enum Source {
 }
 
 impl Registry {
-    /// Searches the configured paths, then `stepmesh/plugins` beside the program, adds the backends
+    /// Searches the configured paths, then `stepmesh-plugins` beside the program, adds the backends
     /// linked into the program, and loads what is compatible (unless `plugins.load` says later).
     #[must_use]
     pub fn discover(config: &PluginsConfig) -> Self {
-        Self::discover_with(config, &BUILT_IN)
+        Self::discover_with(config, loader::BUILT_IN)
     }
 
     /// The same with these static backends instead of the built-in one.
@@ -299,7 +299,11 @@ impl Registry {
             .candidates
             .iter()
             .any(|candidate| candidate.answers_to(name));
-        let known = self.candidates.iter().flat_map(Candidate::names);
+        let known = self
+            .candidates
+            .iter()
+            .flat_map(Candidate::names)
+            .chain(NAMES);
         let report = |(at, candidate)| self.report(at, candidate, failures);
         Error::BackendUnavailable(Box::new(Unavailable {
             name: name.into(),
@@ -552,8 +556,8 @@ fn opened(backend: Backend) -> Backend {
     backend
 }
 
-/// The backends that are linked into the program.
-const BUILT_IN: [StaticPlugin; 0] = [];
+/// The names that StepMesh gives out itself.
+const NAMES: [&str; 4] = ["cpu", "cuda", "rocm", ALIAS_GPU];
 /// The alias of whichever GPU backend has a device.
 const ALIAS_GPU: &str = "GPU";
 /// What is used when nothing was asked for and there is no GPU.

@@ -131,6 +131,9 @@ pub enum Reason {
         /// Path of the loaded one.
         loaded: String,
     },
+    /// The file changed since this process first loaded it.
+    #[error("was replaced since it was loaded; restart the program to load the new one")]
+    Replaced,
     /// No entry symbol.
     #[error("does not export `{symbol}`")]
     MissingSymbol {

@@ -20,7 +20,7 @@ pub(crate) fn directories(configured: &[PathBuf]) -> Vec<PathBuf> {
     directories
 }
 
-/// `stepmesh/plugins` beside the program; test programs of cargo lie one directory deeper.
+/// `stepmesh-plugins` beside the program; test programs of cargo lie one directory deeper.
 fn beside_program(exe: &Path) -> Vec<PathBuf> {
     let Some(directory) = exe.parent() else {
         return Vec::new();
@@ -101,8 +101,9 @@ pub(crate) fn matches_glob(glob: &str, text: &str) -> bool {
     glob[g..].iter().all(|c| *c == '*')
 }
 
-/// Below the program's directory, so that an installation can be moved as a whole.
-const PLUGINS_BESIDE_PROGRAM: &str = "stepmesh/plugins";
+/// Below the directory of the program, so that an installation can be moved as a whole. Not
+/// `stepmesh/plugins`: the program itself is called `stepmesh`.
+const PLUGINS_BESIDE_PROGRAM: &str = "stepmesh-plugins";
 /// The names that plugins must have in a directory; an explicit file may have any.
 const PLUGIN_GLOB: &str = "libstepmesh_backend_*.so";
 /// A directory with more entries is not a plugins directory.

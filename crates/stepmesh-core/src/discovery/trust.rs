@@ -9,11 +9,14 @@ use std::path::Path;
 
 use super::Reason;
 
-/// Device and inode: two paths with the same pair are one file.
+/// Device and inode: two paths with the same pair are one file. Length and time of the last change
+/// are there because some file systems give the inode of a removed file out again at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileId {
     device: u64,
     inode: u64,
+    len: u64,
+    modified_ns: i128,
 }
 
 impl FileId {
@@ -21,6 +24,9 @@ impl FileId {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
+            len: metadata.len(),
+            modified_ns: i128::from(metadata.mtime()) * 1_000_000_000
+                + i128::from(metadata.mtime_nsec()),
         }
     }
 }

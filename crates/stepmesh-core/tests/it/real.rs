@@ -1,0 +1,160 @@
+//! The real plugins, as `cargo xtask test` built them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepmesh_core::abi::device::SM_CAP_IPC;
+use stepmesh_core::config::PluginsConfig;
+use stepmesh_core::{Backend, EventOptions, Registry, State, WaitMode};
+
+use crate::plugins::candidate;
+
+/// Where the built plugins are.
+fn plugins_dir() -> PathBuf {
+    let directory = std::env::var_os("STEPMESH_PLUGIN_DIR")
+        .expect("STEPMESH_PLUGIN_DIR is not set: run `cargo xtask test`, which builds the plugins");
+    PathBuf::from(directory).canonicalize().unwrap()
+}
+
+fn cpu_from_file() -> Backend {
+    let config = PluginsConfig {
+        path: vec![plugins_dir()],
+        ..PluginsConfig::default()
+    };
+    Registry::discover(&config).select(Some("cpu")).unwrap()
+}
+
+/// The one that is linked in: its files, wherever they lie, are out of the way.
+pub(crate) fn cpu_built_in() -> Backend {
+    let disable = vec!["libstepmesh_backend_*".into()];
+    let config = PluginsConfig {
+        disable,
+        ..PluginsConfig::default()
+    };
+    let backend = Registry::discover(&config).select(Some("cpu")).unwrap();
+    assert_eq!(backend.path(), None);
+    backend
+}
+
+#[test]
+fn the_file_wins_over_the_built_in_backend_of_its_name() {
+    let config = PluginsConfig {
+        path: vec![plugins_dir()],
+        ..PluginsConfig::default()
+    };
+    let registry = Registry::discover(&config);
+    let file = candidate(&registry, &plugins_dir().join("libstepmesh_backend_cpu.so"));
+    assert_eq!((file.name(), file.state()), (Some("cpu"), State::Loaded));
+    let built_in = registry.candidates().last().unwrap();
+    assert_eq!((built_in.path(), built_in.state()), (None, State::Shadowed));
+    let reason = built_in.reason().unwrap().to_string();
+    assert!(
+        reason.ends_with("comes first (a file comes before what is built in)"),
+        "{reason}"
+    );
+    assert_eq!(
+        file.probe().unwrap().device_count,
+        file.open().unwrap().device_count()
+    );
+}
+
+#[test]
+fn both_copies_of_the_cpu_backend_do_the_same_work() {
+    for backend in [cpu_from_file(), cpu_built_in()] {
+        let device = backend.device(0).unwrap();
+        let stream = device.create_stream().unwrap();
+        let from = Arc::new(device.alloc(1 << 20).unwrap());
+        let to = Arc::new(device.alloc(1 << 20).unwrap());
+        from.write_bytes(0, &[7; 4096]).unwrap();
+        stream.copy(&to, 100, &from, 0, 4096).unwrap();
+        stream.fill(&to, 0, 50, 9).unwrap();
+        let event = device.create_event(EventOptions::default()).unwrap();
+        event.record(&stream).unwrap();
+        event
+            .synchronize(Duration::from_secs(10), WaitMode::Block)
+            .unwrap();
+        assert!(event.is_done().unwrap());
+        let view = to.host_bytes().unwrap();
+        assert_eq!((view[0], view[49], view[50], view[99]), (9, 9, 0, 0));
+        assert_eq!((view[100], view[4195], view[4196]), (7, 7, 0));
+        stream.release().unwrap();
+    }
+}
+
+#[test]
+fn exported_memory_is_the_same_memory() {
+    use std::io::{Read, Seek, SeekFrom};
+
+    for backend in [cpu_from_file(), cpu_built_in()] {
+        let device = backend.device(0).unwrap();
+        assert!(device.capabilities().unwrap().contains(SM_CAP_IPC));
+        let buffer = device.alloc(12_345).unwrap();
+        buffer.write_bytes(12_340, b"there").unwrap();
+        let exported = buffer.export_fd().unwrap();
+        assert!(exported.is_mappable && exported.len_bytes >= 12_345);
+        drop(buffer);
+        let mut file = std::fs::File::from(exported.fd);
+        file.seek(SeekFrom::Start(exported.offset + 12_340))
+            .unwrap();
+        let mut bytes = [0; 5];
+        file.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"there", "the descriptor outlives the buffer");
+    }
+}
+
+#[test]
+fn host_functions_run_in_stream_order() {
+    let backend = cpu_from_file();
+    let device = backend.device(0).unwrap();
+    let stream = device.create_stream().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for n in 0..10 {
+        let sender = sender.clone();
+        stream
+            .launch_host_func(move || sender.send(n).unwrap())
+            .unwrap();
+    }
+    stream.synchronize(Duration::from_secs(10)).unwrap();
+    assert_eq!(
+        receiver.try_iter().collect::<Vec<_>>(),
+        (0..10).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn time_passes_between_two_events() {
+    let device = cpu_from_file().device(0).unwrap();
+    let options = EventOptions {
+        timing: true,
+        ..EventOptions::default()
+    };
+    let (start, end) = (
+        device.create_event(options).unwrap(),
+        device.create_event(options).unwrap(),
+    );
+    let stream = device.create_stream().unwrap();
+    start.record(&stream).unwrap();
+    end.record(&stream).unwrap();
+    end.synchronize(Duration::from_secs(10), WaitMode::Yield)
+        .unwrap();
+    assert!(start.elapsed_ms(&end).unwrap() >= 0.0);
+}
+
+#[test]
+fn pointers_into_the_middle_resolve_and_foreign_ones_are_unknown() {
+    let device = cpu_from_file().device(0).unwrap();
+    let buffer = device.alloc(10_000).unwrap();
+    let facts = device
+        .pointer_attributes(buffer.device_ptr() + 9_999)
+        .unwrap();
+    assert_eq!(
+        (facts.alloc_id, facts.base),
+        (buffer.alloc_id(), buffer.device_ptr())
+    );
+    let local = 7_u8;
+    let facts = device
+        .pointer_attributes((&raw const local).addr() as u64)
+        .unwrap();
+    assert_eq!(facts.alloc_id, 0);
+}
