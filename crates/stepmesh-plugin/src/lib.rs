@@ -49,3 +49,8 @@ mod request;
 mod slots;
 mod table;
 mod text;
+
+/// The document's plugin is compiled as a test, so that it stays true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/abi.md")]
+struct AbiDocument;

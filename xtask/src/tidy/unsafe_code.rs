@@ -93,6 +93,9 @@ crates/stepmesh-transport/src/sim/placement.rs  writes of simulated transfers
 crates/stepmesh-transport/src/tcp/              reads and writes of registered memory
 crates/stepmesh-transport/tests/                promises about the memory of a test
 crates/stepmesh/src/memory.rs                   registered tensors of the caller
-plugins/cpu/src/                                allocates and copies raw memory for the host
+plugins/cpu/src/backend.rs                      the trait's methods whose caller vouches for addresses
+plugins/cpu/src/stream.rs                       touches memory that submitters vouched for
+plugins/cpu/src/sys.rs                          maps and copies memory
+plugins/cpu/tests/                              calls the table as a C host does
 xtask/src/plugins/load.rs                       calls the C entry of each built plugin
 ";

@@ -1,5 +1,5 @@
-//! The committed C header: it compiles as C11 and C++17, is enough for a plugin, and its strings
-//! are those of the crate.
+//! The committed C header is enough to write a plugin, and its strings are those of the crate. That
+//! it compiles as C++ is checked by xtask, which can tell that a machine has no C++ compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,17 +52,6 @@ fn a_c11_plugin_compiles_and_its_note_parses() {
         ..NoteParams::new("cdemo", "1.2.3")
     };
     assert_eq!(note, expected);
-}
-
-#[test]
-fn the_header_compiles_as_cpp17() {
-    let dir = tempfile::tempdir().unwrap();
-    compile(
-        "c++",
-        &["-x", "c++", "-std=c++17", "-c"],
-        &dir.path().join("plugin.o"),
-    );
-    assert!(dir.path().join("plugin.o").exists());
 }
 
 #[test]
