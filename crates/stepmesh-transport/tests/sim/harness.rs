@@ -283,6 +283,7 @@ impl World {
     /// nothing will ever happen.
     pub(crate) fn run(&mut self, bound_ns: u64, until: impl Fn(&Self) -> bool) -> bool {
         let end_ns = self.network.now_ns() + bound_ns;
+        let mut turns_at_once = 0;
         loop {
             self.turn();
             if until(self) {
@@ -291,7 +292,12 @@ impl World {
             if self.network.now_ns() >= end_ns {
                 return false;
             }
-            self.network.step(end_ns - self.network.now_ns());
+            let is_progress = self.network.step(end_ns - self.network.now_ns()) > 0;
+            turns_at_once = if is_progress { 0 } else { turns_at_once + 1 };
+            self.assert(
+                turns_at_once < TURNS_AT_ONCE_MAX,
+                "a timer is due and nothing is done",
+            );
         }
     }
 
@@ -356,6 +362,9 @@ const GUARD: usize = 16;
 
 /// More than the widest window, so that a source is not needed again before it was sent.
 const SOURCES: usize = 65;
+
+/// Far more turns than all packets of both windows need without time passing.
+const TURNS_AT_ONCE_MAX: u32 = 1000;
 
 const UNTOUCHED: u8 = 0xee;
 const SCRIBBLED: u8 = 0xdd;
