@@ -104,13 +104,15 @@ fn watch_exit() {
 }
 
 /// Text that a plugin handed over. Longer texts are cut, bad UTF-8 is replaced.
-fn text(ptr: *const c_char, len: u32) -> String {
+///
+/// # Safety
+/// - `ptr` is null or valid for reading `len` bytes.
+unsafe fn text(ptr: *const c_char, len: u32) -> String {
     if ptr.is_null() {
         return String::new();
     }
     let len = usize::try_from(len).map_or(TEXT_LEN_MAX, |len| len.min(TEXT_LEN_MAX));
-    // SAFETY: not null (checked above); the ABI says that `len` bytes are readable, and at most
-    // that many are read, during the call only.
+    // SAFETY: not null (checked above), and the caller guarantees at least as many bytes.
     let bytes = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), len) };
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -127,13 +129,15 @@ fn level(raw: u32) -> Option<Level> {
 }
 
 /// The context of a call, or `None` for a null pointer.
-fn context<'a>(ctx: *mut c_void) -> Option<&'a HostContext> {
-    // SAFETY: plugins pass the `ctx` of their table, which `leak` made from a leaked box; it is
-    // never written through, and null gives `None`.
+///
+/// # Safety
+/// - `ctx` is null or that of a table of [`HostContext::leak`].
+unsafe fn context(ctx: *mut c_void) -> Option<&'static HostContext> {
+    // SAFETY: `leak` made it from a leaked box that nobody writes through.
     unsafe { ctx.cast::<HostContext>().as_ref() }
 }
 
-extern "C" fn log_enabled(_: *mut c_void, raw_level: u32, _: *const c_char, _: u32) -> i32 {
+unsafe extern "C" fn log_enabled(_: *mut c_void, raw_level: u32, _: *const c_char, _: u32) -> i32 {
     // `tracing` filters by static targets, so all plugins share one.
     let is_enabled = match level(raw_level) {
         Some(Level::ERROR) => tracing::enabled!(target: "stepmesh_plugin", Level::ERROR),
@@ -146,7 +150,7 @@ extern "C" fn log_enabled(_: *mut c_void, raw_level: u32, _: *const c_char, _: u
     i32::from(is_enabled)
 }
 
-extern "C" fn log(
+unsafe extern "C" fn log(
     ctx: *mut c_void,
     raw_level: u32,
     target: *const c_char,
@@ -157,12 +161,20 @@ extern "C" fn log(
     msg: *const c_char,
     msg_len: u32,
 ) {
-    let (Some(level), Some(context)) = (level(raw_level), context(ctx)) else {
+    let Some(level) = level(raw_level) else {
+        return;
+    };
+    // SAFETY: the plugin passes the `ctx` of its table.
+    let Some(context) = (unsafe { context(ctx) }) else {
         return;
     };
     let plugin = context.plugin.as_str();
-    let (module, message) = (text(target, target_len), text(msg, msg_len));
-    let file = text(file, file_len);
+    // SAFETY: by the ABI each text has its length.
+    let module = unsafe { text(target, target_len) };
+    // SAFETY: as above.
+    let file = unsafe { text(file, file_len) };
+    // SAFETY: as above.
+    let message = unsafe { text(msg, msg_len) };
     macro_rules! emit {
         ($level:expr) => {
             tracing::event!(
@@ -179,7 +191,7 @@ extern "C" fn log(
     }
 }
 
-extern "C" fn get_config(
+unsafe extern "C" fn get_config(
     _: *mut c_void,
     key: *const c_char,
     key_len: u32,
@@ -190,14 +202,13 @@ extern "C" fn get_config(
     if len.is_null() || (buf.is_null() && cap > 0) {
         return SM_INVALID_ARGUMENT;
     }
+    // SAFETY: by the ABI the key has its length.
+    let key = unsafe { text(key, key_len) };
     let values = CONFIG
         .read()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    let Some(value) = values
-        .as_ref()
-        .and_then(|values| values.get(text(key, key_len).as_str()))
-    else {
+    let Some(value) = values.as_ref().and_then(|values| values.get(key.as_str())) else {
         return SM_NOT_FOUND;
     };
     let Ok(value_len) = u32::try_from(value.len()) else {
@@ -215,13 +226,17 @@ extern "C" fn get_config(
 }
 
 /// No framework is attached to this crate; the torch binding will bring one.
-extern "C" fn current_stream(_: *mut c_void, _: i32, _: u32, _: *mut u64) -> i32 {
+unsafe extern "C" fn current_stream(_: *mut c_void, _: i32, _: u32, _: *mut u64) -> i32 {
     SM_NOT_FOUND
 }
 
-extern "C" fn report_async_error(ctx: *mut c_void, device: u32, err: *const SmError) {
-    let Some(context) = context(ctx) else { return };
-    let failure = Failure::from_foreign(err);
+unsafe extern "C" fn report_async_error(ctx: *mut c_void, device: u32, err: *const SmError) {
+    // SAFETY: the plugin passes the `ctx` of its table.
+    let Some(context) = (unsafe { context(ctx) }) else {
+        return;
+    };
+    // SAFETY: by the ABI it is null or an error struct that says its size.
+    let failure = unsafe { Failure::from_foreign(err) };
     tracing::error!(
         plugin = context.plugin,
         device,
@@ -238,30 +253,33 @@ extern "C" fn report_async_error(ctx: *mut c_void, device: u32, err: *const SmEr
     }
 }
 
-extern "C" fn trace_begin(ctx: *mut c_void, name: *const c_char, name_len: u32) -> u64 {
+unsafe extern "C" fn trace_begin(ctx: *mut c_void, name: *const c_char, name_len: u32) -> u64 {
     if !tracing::enabled!(target: "stepmesh_plugin", Level::TRACE) {
         return 0;
     }
-    let Some(context) = context(ctx) else {
+    // SAFETY: the plugin passes the `ctx` of its table.
+    let Some(context) = (unsafe { context(ctx) }) else {
         return 0;
     };
+    // SAFETY: by the ABI the text has its length.
+    let name = unsafe { text(name, name_len) };
     let span = SPAN_NEXT.fetch_add(1, Ordering::Relaxed);
-    let (plugin, name) = (context.plugin.as_str(), text(name, name_len));
+    let plugin = context.plugin.as_str();
     tracing::trace!(target: "stepmesh_plugin", plugin, span, name, "begin");
     span
 }
 
-extern "C" fn trace_end(_: *mut c_void, span: u64) {
+unsafe extern "C" fn trace_end(_: *mut c_void, span: u64) {
     if span != 0 {
         tracing::trace!(target: "stepmesh_plugin", span, "end");
     }
 }
 
-extern "C" fn process_exiting(_: *mut c_void) -> i32 {
+unsafe extern "C" fn process_exiting(_: *mut c_void) -> i32 {
     i32::from(EXITING.load(Ordering::Acquire))
 }
 
-extern "C" fn alloc(_: *mut c_void, size: u64, align: u64) -> *mut c_void {
+unsafe extern "C" fn alloc(_: *mut c_void, size: u64, align: u64) -> *mut c_void {
     let Some(layout) = layout(size, align) else {
         return std::ptr::null_mut();
     };
@@ -269,7 +287,7 @@ extern "C" fn alloc(_: *mut c_void, size: u64, align: u64) -> *mut c_void {
     unsafe { std::alloc::alloc(layout) }.cast()
 }
 
-extern "C" fn free(_: *mut c_void, ptr: *mut c_void, size: u64, align: u64) {
+unsafe extern "C" fn free(_: *mut c_void, ptr: *mut c_void, size: u64, align: u64) {
     let Some(layout) = layout(size, align).filter(|_| !ptr.is_null()) else {
         return;
     };
@@ -285,7 +303,7 @@ fn layout(size: u64, align: u64) -> Option<Layout> {
         .filter(|_| size > 0)
 }
 
-extern "C" fn monotonic_ns(_: *mut c_void) -> u64 {
+unsafe extern "C" fn monotonic_ns(_: *mut c_void) -> u64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
@@ -304,3 +322,6 @@ static SPAN_NEXT: AtomicU64 = AtomicU64::new(1);
 const TEXT_LEN_MAX: usize = 16 << 10;
 /// A plugin that reports failures of more devices than exist may not fill the memory.
 const ASYNC_FAILURE_DEVICES_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests;

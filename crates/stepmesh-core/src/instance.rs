@@ -209,10 +209,11 @@ impl Instance {
         Ok(at)
     }
 
-    pub(crate) fn free(&self, dev: u32, at: u64) -> Result<(), Error> {
+    /// # Safety
+    /// - `at` came from `alloc`, was not given back, and nothing uses the memory any more.
+    pub(crate) unsafe fn free(&self, dev: u32, at: u64) -> Result<(), Error> {
         self.call("free", Some(dev), |s, e| {
-            // SAFETY: no pointer but the two of every call; `at` came from `alloc` and its owner
-            // gives it back once.
+            // SAFETY: this function's contract.
             unsafe { (self.table().free)(s, dev, at, e) }
         })
     }
@@ -591,7 +592,8 @@ impl Instance {
             return Ok(());
         }
         tracing::trace!(operation, device, status, "slot failed");
-        Err((status, copy_failure(status, at)))
+        // SAFETY: the local, whose numbers were written above.
+        Err((status, unsafe { copy_failure(status, at) }))
     }
 }
 
@@ -633,16 +635,19 @@ impl ErrorHead {
 }
 
 /// Reads the error of a failed call, of which the message may be partly unwritten.
+///
+/// # Safety
+/// - `at` is valid for reading an `SmError`, of which the numbers and `msg_len` bytes of the message
+///   were written.
 #[cold]
-fn copy_failure(status: i32, at: *const SmError) -> Failure {
+unsafe fn copy_failure(status: i32, at: *const SmError) -> Failure {
     let mut error = SmError::new();
     let to = ptr::from_mut(&mut error).cast::<u8>();
-    // SAFETY: the numbers before the message were written before the call; both structs are live
-    // and of this type.
+    // SAFETY: the numbers were written by this function's contract; both structs are live.
     unsafe { ptr::copy_nonoverlapping(at.cast::<u8>(), to, SM_ERROR_FIXED_LEN) };
     let len = SM_ERROR_FIXED_LEN + error.message_len();
-    // SAFETY: by the ABI the plugin wrote `msg_len` bytes of the message, and `message_len` is at
-    // most what the array holds.
+    // SAFETY: `msg_len` bytes of the message were written by this function's contract, and
+    // `message_len` is at most what the array holds.
     unsafe { ptr::copy_nonoverlapping(at.cast::<u8>(), to, len) };
     Failure::new(status, &error)
 }

@@ -217,9 +217,11 @@ fn negotiate(
             message: failure.message,
         });
     }
-    let api = copy_api(api)?;
+    // SAFETY: not null, and by the ABI the table of a plugin starts with its size.
+    let api = unsafe { copy_api(api) }?;
     let table = Table::new(&api).map_err(|slot| Reason::MissingSlot { slot })?;
-    let [name, version, vendor, build_id] = copy_info(api.info)?;
+    // SAFETY: null or, by the ABI, a description that starts with its size.
+    let [name, version, vendor, build_id] = unsafe { copy_info(api.info) }?;
     let path = path.map(Path::to_owned);
     let plugin = Plugin {
         table,
@@ -236,8 +238,12 @@ fn negotiate(
 }
 
 /// The smaller of the plugin's table and this host's; the rest is empty.
-fn copy_api(api: *const SmBackendApi) -> Result<SmBackendApi, Reason> {
-    let len = struct_len(api, "the table", SM_BACKEND_API_LEN_V1_0)?;
+///
+/// # Safety
+/// - `api` is valid for reading an [`SmHdr`], and for as many bytes as that says.
+unsafe fn copy_api(api: *const SmBackendApi) -> Result<SmBackendApi, Reason> {
+    // SAFETY: this function's contract.
+    let len = unsafe { struct_len(api, "the table", SM_BACKEND_API_LEN_V1_0) }?;
     let mut copy = SmBackendApi::new(ptr::null());
     let to = ptr::from_mut(&mut copy).cast::<u8>();
     let len = len.min(size_of::<SmBackendApi>());
@@ -249,31 +255,40 @@ fn copy_api(api: *const SmBackendApi) -> Result<SmBackendApi, Reason> {
 }
 
 /// Name, version, vendor and build id.
-fn copy_info(info: *const SmPluginInfo) -> Result<[String; 4], Reason> {
+///
+/// # Safety
+/// - `info` is null or valid for reading an [`SmHdr`], and for as many bytes as that says; its texts
+///   are valid for their lengths.
+unsafe fn copy_info(info: *const SmPluginInfo) -> Result<[String; 4], Reason> {
     if info.is_null() {
         return Err(Reason::MissingSlot { slot: "info" });
     }
-    struct_len(info, "the description", size_of::<SmPluginInfo>())?;
+    // SAFETY: not null, so it starts with its size by this function's contract.
+    unsafe { struct_len(info, "the description", size_of::<SmPluginInfo>()) }?;
     // SAFETY: not null and aligned, and its header says that it is at least this long.
     let info = unsafe { info.read() };
-    let name = text("name", info.name)?;
+    // SAFETY: the texts are valid by this function's contract.
+    let copy = |what, view| unsafe { text(what, view) };
+    let name = copy("name", info.name)?;
     if name.is_empty() {
-        return Err(Reason::BadTable {
-            fault: "the name is empty".into(),
-        });
+        let fault = "the name is empty".into();
+        return Err(Reason::BadTable { fault });
     }
-    let version = text("version", info.version)?;
+    let version = copy("version", info.version)?;
     Ok([
         name,
         version,
-        text("vendor", info.vendor)?,
-        text("build id", info.build_id)?,
+        copy("vendor", info.vendor)?,
+        copy("build id", info.build_id)?,
     ])
 }
 
 /// Checks the header that starts every struct: the size may be larger than this host knows, but not
 /// smaller than version 1.0, nor absurd.
-fn struct_len<T>(at: *const T, what: &str, len_min: usize) -> Result<usize, Reason> {
+///
+/// # Safety
+/// - `at` is valid for reading an [`SmHdr`] if it is aligned.
+unsafe fn struct_len<T>(at: *const T, what: &str, len_min: usize) -> Result<usize, Reason> {
     let bad = |fault: String| {
         Err(Reason::BadTable {
             fault: format!("{what} {fault}"),
@@ -282,7 +297,7 @@ fn struct_len<T>(at: *const T, what: &str, len_min: usize) -> Result<usize, Reas
     if !at.is_aligned() {
         return bad("is not aligned".into());
     }
-    // SAFETY: not null (the callers check) and aligned; by the ABI every struct starts with this.
+    // SAFETY: aligned (checked above), so this function's contract holds.
     let header = unsafe { at.cast::<SmHdr>().read() };
     let len = usize::try_from(header.struct_size).unwrap_or(usize::MAX);
     if header.abi_major != SM_ABI_MAJOR {
@@ -299,7 +314,9 @@ fn struct_len<T>(at: *const T, what: &str, len_min: usize) -> Result<usize, Reas
     Ok(len)
 }
 
-fn text(what: &str, view: SmStr) -> Result<String, Reason> {
+/// # Safety
+/// - The view is null or valid for its length.
+unsafe fn text(what: &str, view: SmStr) -> Result<String, Reason> {
     let bad = |fault: &str| Reason::BadTable {
         fault: format!("the {what} {fault}"),
     };
@@ -310,8 +327,7 @@ fn text(what: &str, view: SmStr) -> Result<String, Reason> {
     if view.ptr.is_null() || len > TEXT_LEN_MAX {
         return Err(bad("is null or too long"));
     }
-    // SAFETY: not null, and by the ABI `len` bytes (few, checked above) are there for as long as
-    // the process.
+    // SAFETY: not null (checked above), so valid for `len` bytes by this function's contract.
     let bytes = unsafe { std::slice::from_raw_parts(view.ptr.cast::<u8>(), len) };
     let text = std::str::from_utf8(bytes).map_err(|_| bad("is not UTF-8"))?;
     if text.chars().any(char::is_control) {

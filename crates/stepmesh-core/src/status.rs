@@ -40,15 +40,17 @@ impl Failure {
     }
 
     /// A failure in memory of the plugin's, which may be null or of an older, shorter version.
-    pub(crate) fn from_foreign(error: *const SmError) -> Self {
+    ///
+    /// # Safety
+    /// - `error` is null or valid for reading the `struct_size` bytes that it starts with saying.
+    pub(crate) unsafe fn from_foreign(error: *const SmError) -> Self {
         let mut copy = SmError::new();
         if !error.is_null() {
-            // SAFETY: not null, and by the ABI it points to an `SmError`, whose first field says
-            // how many of its bytes exist.
+            // SAFETY: not null, so it starts with its size by this function's contract.
             let len = unsafe { error.cast::<u32>().read_unaligned() };
             let len = usize::try_from(len).unwrap_or(0).min(size_of::<SmError>());
             let to = std::ptr::from_mut(&mut copy).cast::<u8>();
-            // SAFETY: `len` bytes are readable by the ABI and writable because `copy` is at least
+            // SAFETY: `len` bytes are readable by this function's contract and writable because `copy` is at least
             // as long; any bytes are a valid `SmError`, and the two cannot overlap.
             unsafe { std::ptr::copy_nonoverlapping(error.cast::<u8>(), to, len) };
         }

@@ -156,8 +156,10 @@ impl Stream {
         instance.stream_wait_event(self.device.ordinal(), self.handle, event.raw())
     }
 
-    /// Calls a function when the stream gets there, once, also when earlier work failed. It must
-    /// not call into this crate and not take long; a panic is caught and logged.
+    /// Calls a function when the stream gets there, once, also when earlier work failed. It runs in
+    /// a thread of the backend's, so it must not take long, nor call into this crate, nor hold the
+    /// last handle of anything of this crate (dropping that is a call). A panic is caught and
+    /// logged.
     ///
     /// # Errors
     /// `Backend`; the function is then dropped without being called.

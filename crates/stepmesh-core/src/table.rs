@@ -8,8 +8,10 @@
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
-use stepmesh_abi::error::{SM_FAILED_PRECONDITION, SM_OK};
-use stepmesh_abi::error::{SM_NOT_FOUND, SM_UNIMPLEMENTED};
+use stepmesh_abi::error::{
+    SM_FAILED_PRECONDITION, SM_INVALID_ARGUMENT, SM_NOT_FOUND, SM_OK, SM_RESOURCE_EXHAUSTED,
+    SM_UNIMPLEMENTED,
+};
 use stepmesh_abi::memory::{SM_COPY_D2H, SM_MEMORY_DEVICE};
 use stepmesh_abi::{
     SmBackend, SmBackendApi, SmDeviceInfo, SmError, SmEvent, SmHostApi, SmOpenArgs, SmPtrAttr,
@@ -53,7 +55,8 @@ macro_rules! table {
     };
     (@unimplemented $value:expr, $slot:ident($($arg:ident: $type:ty),*)) => {{
         unsafe extern "C" fn thunk($(_: $type,)* err: *mut SmError) -> i32 {
-            fail(err, SM_UNIMPLEMENTED, concat!("the plugin has no ", stringify!($slot)))
+            // SAFETY: the error struct of the caller of the slot.
+            unsafe { fail(err, SM_UNIMPLEMENTED, concat!("the plugin has no ", stringify!($slot))) }
         }
         $value.unwrap_or(thunk)
     }};
@@ -132,8 +135,11 @@ impl std::fmt::Debug for Table {
 }
 
 /// Writes an error where the caller wants one and returns its code.
-fn fail(err: *mut SmError, code: i32, message: &str) -> i32 {
-    // SAFETY: `err` is null or the struct of this size that this host passes to every slot.
+///
+/// # Safety
+/// - `err` is null or a live `SmError` of this host's size, as this host passes to every slot.
+unsafe fn fail(err: *mut SmError, code: i32, message: &str) -> i32 {
+    // SAFETY: this function's contract.
     if let Some(err) = unsafe { err.as_mut() } {
         *err = SmError::with_message(code, message);
     }
@@ -167,7 +173,8 @@ unsafe extern "C" fn no_extension(
     _: *mut u32,
     err: *mut SmError,
 ) -> i32 {
-    fail(err, SM_NOT_FOUND, "the plugin has no extensions")
+    // SAFETY: the error struct of the caller of the slot.
+    unsafe { fail(err, SM_NOT_FOUND, "the plugin has no extensions") }
 }
 
 unsafe extern "C" fn alloc_now(
@@ -180,7 +187,8 @@ unsafe extern "C" fn alloc_now(
     err: *mut SmError,
 ) -> i32 {
     let Some(instance) = Instance::of_handle(s) else {
-        return gone(err);
+        // SAFETY: the error struct of the caller of the slot.
+        return unsafe { gone(err) };
     };
     // SAFETY: the arguments are those this slot was called with, and `s` is open (looked up above).
     unsafe { (instance.table().alloc)(s, dev, size, 0, SM_MEMORY_DEVICE, 0, ptr, err) }
@@ -195,7 +203,8 @@ unsafe extern "C" fn free_when_done(
     err: *mut SmError,
 ) -> i32 {
     let Some(instance) = Instance::of_handle(s) else {
-        return gone(err);
+        // SAFETY: the error struct of the caller of the slot.
+        return unsafe { gone(err) };
     };
     let table = instance.table();
     // SAFETY: `s` is open (looked up above), the stream is the caller's.
@@ -218,7 +227,8 @@ unsafe extern "C" fn copy_on_a_stream(
     err: *mut SmError,
 ) -> i32 {
     let Some(instance) = Instance::of_handle(s) else {
-        return gone(err);
+        // SAFETY: the error struct of the caller of the slot.
+        return unsafe { gone(err) };
     };
     let table = instance.table();
     let dev = if dir == SM_COPY_D2H { src_dev } else { dst_dev };
@@ -254,22 +264,24 @@ unsafe extern "C" fn call_from_a_thread(
     err: *mut SmError,
 ) -> i32 {
     let Some(instance) = Instance::of_handle(s) else {
-        return gone(err);
+        // SAFETY: the error struct of the caller of the slot.
+        return unsafe { gone(err) };
     };
     let Some(func) = func else {
-        return fail(
-            err,
-            stepmesh_abi::error::SM_INVALID_ARGUMENT,
-            "the function is null",
-        );
+        // SAFETY: the error struct of the caller of the slot.
+        return unsafe { fail(err, SM_INVALID_ARGUMENT, "the function is null") };
     };
     let event = match instance.event_create(stream_dev, 0) {
         Ok(event) => event,
-        Err(error) => return fail(err, SM_UNIMPLEMENTED, &error.to_string()),
+        Err(error) => {
+            // SAFETY: the error struct of the caller of the slot.
+            return unsafe { fail(err, SM_UNIMPLEMENTED, &error.to_string()) };
+        }
     };
     if let Err(error) = instance.event_record(event, stream_dev, stream) {
         instance.event_destroy_logged(event);
-        return fail(err, SM_FAILED_PRECONDITION, &error.to_string());
+        // SAFETY: the error struct of the caller of the slot.
+        return unsafe { fail(err, SM_FAILED_PRECONDITION, &error.to_string()) };
     }
     let arg = arg.expose_provenance();
     let owner = instance.clone();
@@ -292,13 +304,17 @@ unsafe extern "C" fn call_from_a_thread(
         Err(error) => {
             owner.event_destroy_logged(event);
             let message = format!("no thread to wait for the stream: {error}");
-            fail(err, stepmesh_abi::error::SM_RESOURCE_EXHAUSTED, &message)
+            // SAFETY: the error struct of the caller of the slot.
+            unsafe { fail(err, SM_RESOURCE_EXHAUSTED, &message) }
         }
     }
 }
 
-fn gone(err: *mut SmError) -> i32 {
-    fail(err, SM_FAILED_PRECONDITION, "the backend is closed")
+/// # Safety
+/// - As for [`fail`].
+unsafe fn gone(err: *mut SmError) -> i32 {
+    // SAFETY: this function's contract.
+    unsafe { fail(err, SM_FAILED_PRECONDITION, "the backend is closed") }
 }
 
 /// Bound of the waits inside emulated slots: copies of the largest buffers over the slowest bus

@@ -138,6 +138,35 @@ fn the_note_survives_strip() {
 }
 
 #[test]
+fn the_note_is_found_as_a_section_when_no_segment_leads_to_it() {
+    let zoo = Plugins::new();
+    let path = zoo.add("sectioned", &[]);
+    let mut bytes = fs::read(&path).unwrap();
+    let number = |at: usize, len: usize| {
+        bytes[at..at + len]
+            .iter()
+            .rev()
+            .fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+    };
+    let (table, entry_len, count) = (number(32, 8), number(54, 2), number(56, 2));
+    let notes: Vec<usize> = (0..count)
+        .map(|idx| table + idx * entry_len)
+        .filter(|at| number(*at, 4) == PT_NOTE)
+        .collect();
+    assert!(!notes.is_empty());
+    for at in notes {
+        bytes[at..at + 4].fill(0);
+    }
+    fs::write(&path, bytes).unwrap();
+    let registry = zoo.discover();
+    assert_eq!(
+        candidate(&registry, &path).state(),
+        State::Loaded,
+        "{registry:?}"
+    );
+}
+
+#[test]
 fn the_same_file_by_two_paths_is_one_plugin() {
     let zoo = Plugins::new();
     let real = zoo.add("a_real", &[]);
@@ -267,3 +296,6 @@ const SPOILED: [(&str, &[&str], &str); 14] = [
         "static thread-local storage",
     ),
 ];
+
+/// Type of a segment with notes, in an ELF program header.
+const PT_NOTE: usize = 4;
