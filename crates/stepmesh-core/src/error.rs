@@ -204,6 +204,8 @@ pub enum Error {
 pub struct Unavailable {
     /// What was asked for.
     pub name: String,
+    /// Whether any candidate has that name or alias.
+    pub is_found: bool,
     /// The known name that looks most like it, when it is unknown.
     pub nearest: Option<String>,
     /// Each candidate, `file (name version)`, and why it was not taken.
@@ -214,12 +216,13 @@ pub struct Unavailable {
 
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "backend `{}` cannot be used{}",
-            self.name,
-            hint(self.nearest.as_deref())
-        )?;
+        let (name, hint) = (&self.name, hint(self.nearest.as_deref()));
+        let why = if self.is_found {
+            "cannot be used"
+        } else {
+            "was not found"
+        };
+        write!(f, "backend `{name}` {why}{hint}")?;
         for (candidate, reason) in &self.candidates {
             write!(f, "\n  {candidate}: {reason}")?;
         }

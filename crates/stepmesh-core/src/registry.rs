@@ -295,22 +295,20 @@ impl Registry {
     }
 
     fn unavailable(&self, name: &str, failures: &Failures) -> Error {
-        let is_known = self
-            .candidates
-            .iter()
-            .any(|candidate| candidate.answers_to(name));
+        let is_found = self.candidates.iter().any(|known| known.answers_to(name));
+        // A name that is right needs no other one, be it that its plugin is missing.
+        let is_known = is_found || NAMES.iter().any(|known| known.eq_ignore_ascii_case(name));
         let known = self
             .candidates
             .iter()
             .flat_map(Candidate::names)
             .chain(NAMES);
+        let nearest = nearest(name, known).filter(|_| !is_known);
         let report = |(at, candidate)| self.report(at, candidate, failures);
         Error::BackendUnavailable(Box::new(Unavailable {
             name: name.into(),
-            nearest: (!is_known)
-                .then(|| nearest(name, known))
-                .flatten()
-                .map(str::to_owned),
+            is_found,
+            nearest: nearest.map(str::to_owned),
             candidates: self.candidates.iter().enumerate().map(report).collect(),
             searched: self.searched.clone(),
         }))

@@ -181,7 +181,7 @@ fn an_unknown_name_gets_the_nearest_and_every_candidate_with_its_reason() {
     assert_eq!(error.searched[0], zoo.path());
     let text = error.to_string();
     for line in [
-        "backend `cuda_liek` cannot be used; did you mean `cuda_like`?".to_owned(),
+        "backend `cuda_liek` was not found; did you mean `cuda_like`?".to_owned(),
         format!(
             "\n  {} (bad 1.0.0): is built for ABI 3, this host has ABI 1",
             bad.display()
@@ -191,6 +191,23 @@ fn an_unknown_name_gets_the_nearest_and_every_candidate_with_its_reason() {
     ] {
         assert!(text.contains(&line), "{line} is missing in\n{text}");
     }
+}
+
+#[test]
+fn a_name_that_is_right_gets_no_other_one() {
+    let registry = Plugins::new().discover();
+    for name in ["rocm", "ROCm", "GPU"] {
+        let error = registry.select(Some(name)).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("backend `{name}` was not found\n")),
+            "{error}"
+        );
+    }
+    let error = registry.select(Some("rcom")).unwrap_err().to_string();
+    assert!(
+        error.starts_with("backend `rcom` was not found; did you mean `rocm`?\n"),
+        "{error}"
+    );
 }
 
 #[test]
