@@ -1,5 +1,6 @@
-//! Round trips of one write and one message between two processes, beside the bare floor: a cache
-//! line (and a copy of the same size) between the same two processes, in turns.
+//! Round trips of one write and one message between two processes, beside the bare floor between the
+//! same two processes, in turns: a cache line and a copy of the same size for shm, a raw loopback
+//! connection for tcp.
 //!
 //! `cargo run --release -p stepmesh-transport --example pingpong -- shm|tcp`
 //! It measures the fabric alone; `cargo xtask bench` measures the whole library.
@@ -14,7 +15,8 @@ use std::collections::VecDeque;
 use std::env;
 use std::error::Error as StdError;
 use std::hint;
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::{BufRead, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::ptr;
@@ -33,6 +35,7 @@ use stepmesh_transport::fabric::{
 };
 use stepmesh_transport::memory::{MappableFd, Memory};
 use stepmesh_transport::shm::{ShmFabric, ShmOptions};
+use stepmesh_transport::tcp::{TcpFabric, TcpOptions};
 
 type Result<T> = std::result::Result<T, Box<dyn StdError>>;
 
@@ -40,7 +43,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [kind @ ("shm" | "tcp")] => parent(kind),
-        [kind, "child", fd] => child(kind, fd.parse()?),
+        [kind, "child", fd, port] => child(kind, fd.parse()?, port.parse()?),
         _ => Err("usage: pingpong shm|tcp".into()),
     }
 }
@@ -48,10 +51,12 @@ fn main() -> Result<()> {
 fn parent(kind: &str) -> Result<()> {
     pin(0)?;
     let floor = Area::new()?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
     rustix::io::fcntl_setfd(&*floor.fd, FdFlags::empty())?;
     let fd = floor.fd.as_raw_fd().to_string();
     let mut child = Command::new(env::current_exe()?)
-        .args([kind, "child", &fd])
+        .args([kind, "child", &fd, &port.to_string()])
         .stdout(Stdio::piped())
         .spawn()?;
     let output = child.stdout.take().ok_or("no output")?;
@@ -60,6 +65,7 @@ fn parent(kind: &str) -> Result<()> {
         .next()
         .ok_or("no address")??;
     let address = Address(hex(&line)?);
+    let mut raw = Raw::new(listener.accept()?.0)?;
     let mut end = End::new(kind)?;
     end.peer = Some(end.fabric.connect(&address, b"", Duration::from_secs(5))?);
     end.exchange(true)?;
@@ -75,7 +81,11 @@ fn parent(kind: &str) -> Result<()> {
                 whole.push(end.round(len, true)?);
             }
             for _ in 0..rounds {
-                bare.push(floor.round(len, true, &end));
+                bare.push(if kind == "tcp" {
+                    raw.round(len as usize, true)?
+                } else {
+                    floor.round(len, true, &end)
+                });
             }
         }
         let (bare, whole) = (median(&mut bare), median(&mut whole));
@@ -89,8 +99,9 @@ fn parent(kind: &str) -> Result<()> {
     Ok(())
 }
 
-fn child(kind: &str, fd: i32) -> Result<()> {
+fn child(kind: &str, fd: i32, port: u16) -> Result<()> {
     pin(1)?;
+    let mut raw = Raw::new(TcpStream::connect(("127.0.0.1", port))?)?;
     // SAFETY: the parent left this descriptor open for us and says its number.
     let floor = Area::map(unsafe { OwnedFd::from_raw_fd(fd) })?;
     let mut end = End::new(kind)?;
@@ -115,7 +126,11 @@ fn child(kind: &str, fd: i32) -> Result<()> {
             end.round(len, false)?;
         }
         for _ in 0..rounds {
-            floor.round(len, false, &end);
+            if kind == "tcp" {
+                raw.round(len as usize, false)?;
+            } else {
+                floor.round(len, false, &end);
+            }
         }
     }
 }
@@ -148,8 +163,9 @@ impl Area {
     }
 
     fn word(&self, direction: usize) -> &AtomicU64 {
-        // SAFETY: two lines at the start of the mapping, used as words only.
-        unsafe { &*self.base.add(direction * 4096).cast::<AtomicU64>() }
+        let word = self.base.wrapping_add(direction * 4096).cast::<AtomicU64>();
+        // SAFETY: a page of its own at the start of the mapping, used as words only.
+        unsafe { &*word }
     }
 
     fn bytes(&self, direction: usize) -> *mut u8 {
@@ -192,6 +208,42 @@ impl Area {
     }
 }
 
+/// A bare connection, polled in the same way.
+struct Raw {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Raw {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let buffer = vec![1; LEN_MAX];
+        Ok(Self { stream, buffer })
+    }
+
+    fn round(&mut self, len: usize, first: bool) -> Result<u64> {
+        let started = Instant::now();
+        for send in [first, !first] {
+            let mut done = 0;
+            while done < len {
+                let moved = if send {
+                    self.stream.write(&self.buffer[done..len])
+                } else {
+                    self.stream.read(&mut self.buffer[done..len])
+                };
+                match moved {
+                    Ok(0) => return Err("the raw connection ended".into()),
+                    Ok(count) => done += count,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => hint::spin_loop(),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(started.elapsed().as_nanos() as u64)
+    }
+}
+
 /// One end of the fabric.
 struct End {
     fabric: Box<dyn Fabric>,
@@ -208,7 +260,7 @@ impl End {
     fn new(kind: &str) -> Result<Self> {
         let mut fabric: Box<dyn Fabric> = match kind {
             "shm" => Box::new(ShmFabric::new(ShmOptions::default(), Doorbell::new()?)?),
-            _ => return Err("no such fabric".into()),
+            _ => Box::new(TcpFabric::new(TcpOptions::default())?),
         };
         let (source, target) = (Area::new()?, Area::new()?);
         let local = fabric.register(source.memory())?;

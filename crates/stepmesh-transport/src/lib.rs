@@ -13,4 +13,5 @@ mod segment;
 pub mod shm;
 pub mod sim;
 mod table;
+pub mod tcp;
 mod wire;

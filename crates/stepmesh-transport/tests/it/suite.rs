@@ -44,6 +44,9 @@ suite! {
     shm_mapped: Setup::ShmMapped;
     shm_process: Setup::ShmProcess;
     shm_bounce: Setup::ShmBounce;
+    tcp_v4: Setup::Tcp4;
+    tcp_v6: Setup::Tcp6;
+    tcp_narrow: Setup::TcpNarrow;
 }
 
 fn write(local: RegionId, remote: RemoteId, offsets: [u64; 2], len_bytes: u64) -> Write {

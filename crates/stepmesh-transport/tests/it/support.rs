@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
+use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use stepmesh_transport::fabric::{
 };
 use stepmesh_transport::memory::{MappableFd, Memory};
 use stepmesh_transport::shm::{Reach, ShmFabric, ShmOptions};
+use stepmesh_transport::tcp::{TcpFabric, TcpOptions};
 
 /// The fabrics that keep the same contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +28,38 @@ pub(crate) enum Setup {
     ShmProcess,
     /// Memory that is bounced.
     ShmBounce,
+    /// Loopback.
+    Tcp4,
+    /// Loopback of the other family.
+    Tcp6,
+    /// With kernel buffers so small that large things take many turns.
+    TcpNarrow,
 }
 
 impl Setup {
     pub(crate) fn fabric(self) -> Box<dyn Fabric> {
-        let reach = match self {
-            Self::ShmMapped => Reach::Map,
-            Self::ShmProcess => Reach::Process,
-            Self::ShmBounce => Reach::Bounce,
+        let shm_reaching = |reach| -> Box<dyn Fabric> {
+            Box::new(shm(ShmOptions {
+                reach,
+                ..shm_options()
+            }))
         };
-        Box::new(shm(ShmOptions {
-            reach,
-            ..shm_options()
-        }))
+        let tcp_with = |options| -> Box<dyn Fabric> { Box::new(TcpFabric::new(options).unwrap()) };
+        match self {
+            Self::ShmMapped => shm_reaching(Reach::Map),
+            Self::ShmProcess => shm_reaching(Reach::Process),
+            Self::ShmBounce => shm_reaching(Reach::Bounce),
+            Self::Tcp4 => tcp_with(tcp_options()),
+            Self::Tcp6 => tcp_with(TcpOptions {
+                bind: Ipv6Addr::LOCALHOST.into(),
+                ..tcp_options()
+            }),
+            Self::TcpNarrow => tcp_with(TcpOptions {
+                send_buffer_bytes: 32768,
+                recv_buffer_bytes: 32768,
+                ..tcp_options()
+            }),
+        }
     }
 
     pub(crate) fn memory(self, len: usize) -> Bytes {
@@ -56,6 +77,14 @@ pub(crate) fn shm_options() -> ShmOptions {
         message_len_bytes_max: MESSAGE_LEN_MAX,
         handshake_timeout: SHORT,
         ..ShmOptions::default()
+    }
+}
+
+pub(crate) fn tcp_options() -> TcpOptions {
+    TcpOptions {
+        message_len_bytes_max: MESSAGE_LEN_MAX,
+        handshake_timeout: SHORT,
+        ..TcpOptions::default()
     }
 }
 
