@@ -31,7 +31,8 @@ use rustix::thread::CpuSet;
 use stepmesh_transport::doorbell::Doorbell;
 use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::{
-    Address, Chain, EventSink, Fabric, PeerId, PostError, RegionId, RemoteId, SharedRegion, Write,
+    Address, Chain, EventSink, Fabric, PeerId, PostError, Posted, RegionId, RemoteId, SharedRegion,
+    Write,
 };
 use stepmesh_transport::memory::{MappableFd, Memory};
 use stepmesh_transport::shm::{ShmFabric, ShmOptions};
@@ -124,6 +125,10 @@ fn child(kind: &str, fd: i32, port: u16) -> Result<()> {
         }
         for _ in 0..rounds {
             end.round(len, false)?;
+        }
+        // The floor's rounds poll no fabric.
+        while end.inbox.unsent > 0 {
+            end.poll();
         }
         for _ in 0..rounds {
             if kind == "tcp" {
@@ -324,7 +329,11 @@ impl End {
     fn post(&mut self, chain: &Chain<'_>) -> Result<()> {
         loop {
             match self.fabric.post(self.peer(), chain) {
-                Ok(_) => return Ok(()),
+                Ok(Posted::Complete) => return Ok(()),
+                Ok(Posted::Pending) => {
+                    self.inbox.unsent += 1;
+                    return Ok(());
+                }
                 Err(PostError::Full) => self.poll(),
                 Err(PostError::Failed(error)) => return Err(error.into()),
             }
@@ -336,6 +345,7 @@ impl End {
             if let Some(message) = self.inbox.messages.pop_front() {
                 return Ok(message);
             }
+            // A parent that was stopped must not leave its child spinning.
             if let Some(reason) = self.inbox.closed.take() {
                 return Err(reason.into());
             }
@@ -375,6 +385,7 @@ struct Inbox {
     connected: Option<PeerId>,
     closed: Option<Error>,
     messages: VecDeque<[u8; 40]>,
+    unsent: u32,
 }
 
 impl EventSink for Inbox {
@@ -390,7 +401,9 @@ impl EventSink for Inbox {
         copy[..len].copy_from_slice(&message[..len]);
         self.messages.push_back(copy);
     }
-    fn sent(&mut self, _: PeerId, _: u64) {}
+    fn sent(&mut self, _: PeerId, _: u64) {
+        self.unsent -= 1;
+    }
     fn closed(&mut self, _: PeerId, reason: Error) {
         self.closed = Some(reason);
     }
