@@ -1,0 +1,5 @@
+//! Tests of both state machines together, over the simulated network and in virtual time.
+
+mod faults;
+mod requests;
+mod world;
