@@ -85,6 +85,13 @@ pub struct TcpFabric {
     next_check_ns: u64,
 }
 
+/// The [`Address`] of a tcp fabric that listens at `address`, for a caller who knows the socket
+/// address from elsewhere.
+#[must_use]
+pub fn address_of(address: SocketAddr) -> Address {
+    address::encode(address)
+}
+
 impl Default for TcpOptions {
     fn default() -> Self {
         Self {

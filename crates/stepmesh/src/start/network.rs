@@ -1,6 +1,7 @@
 //! The network of this process: which addresses to listen on, which fabrics there are.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::time::Duration;
 
 use stepmesh_core::config::{Config, TransportKind};
 use stepmesh_transport::doorbell::Doorbell;
@@ -14,8 +15,6 @@ use crate::error::Error;
 #[derive(Debug)]
 pub(super) struct Network {
     scheduler: SocketAddr,
-    /// The address to listen on.
-    local: IpAddr,
     options: TcpOptions,
 }
 
@@ -29,21 +28,21 @@ impl Network {
                     .into(),
             });
         }
-        let scheduler = resolve(&mesh.scheduler_host, mesh.scheduler_port)?;
+        let scheduler = resolve(
+            "mesh.scheduler_host",
+            &mesh.scheduler_host,
+            mesh.scheduler_port,
+        )?;
         let local = match &*mesh.interface {
             "" => local_address_towards(scheduler)?,
             interface => interface_address(interface, scheduler.is_ipv4())?,
         };
-        let options = tcp_options(config, SocketAddr::new(local, config.tcp.port));
-        Ok(Self {
-            scheduler,
-            local,
-            options,
-        })
+        let options = tcp_options(config, local, config.tcp.port)?;
+        Ok(Self { scheduler, options })
     }
 
     pub(super) fn scheduler_address(&self) -> Address {
-        tcp::address(self.scheduler)
+        tcp::address_of(self.scheduler)
     }
 
     pub(super) fn scheduler_name(&self) -> String {
@@ -90,7 +89,7 @@ impl Network {
     /// The fabric for talking to the scheduler.
     pub(super) fn control_fabric(&self) -> Result<Box<dyn Fabric>, Error> {
         let options = TcpOptions {
-            bind: SocketAddr::new(self.local, 0),
+            port: 0,
             message_len_bytes_max: CONTROL_MESSAGE_LEN_BYTES_MAX,
             ..self.options.clone()
         };
@@ -103,19 +102,23 @@ impl Network {
 /// The fabric that a scheduler listens with.
 pub(crate) fn scheduler_fabric(config: &Config) -> Result<(TcpFabric, SocketAddr), Error> {
     let mesh = &config.mesh;
-    let host = resolve(&mesh.scheduler_host, mesh.scheduler_port)?;
+    let host = resolve(
+        "mesh.scheduler_host",
+        &mesh.scheduler_host,
+        mesh.scheduler_port,
+    )?;
     let ip = match &*mesh.interface {
         "" => host.ip(),
         interface => interface_address(interface, host.is_ipv4())?,
     };
     let options = TcpOptions {
         message_len_bytes_max: CONTROL_MESSAGE_LEN_BYTES_MAX,
-        ..tcp_options(config, SocketAddr::new(ip, mesh.scheduler_port))
+        ..tcp_options(config, ip, mesh.scheduler_port)?
     };
     let fabric = TcpFabric::new(options).map_err(Error::fabric(
         "listening as the scheduler (mesh.scheduler_host, mesh.scheduler_port)",
     ))?;
-    let address = fabric.local_addr();
+    let address = fabric.socket_address();
     Ok((fabric, address))
 }
 
@@ -127,22 +130,28 @@ pub(super) fn host_name() -> String {
         .into_owned()
 }
 
-fn tcp_options(config: &Config, bind: SocketAddr) -> TcpOptions {
-    TcpOptions {
+fn tcp_options(config: &Config, bind: IpAddr, port: u16) -> Result<TcpOptions, Error> {
+    let advertise = match &*config.mesh.node_host {
+        "" => None,
+        host => Some(resolve("mesh.node_host", host, port)?.ip()),
+    };
+    Ok(TcpOptions {
         bind,
-        advertise: config.mesh.node_host.parse().ok(),
-        send_buffer_bytes: config.tcp.send_buffer_bytes,
-        recv_buffer_bytes: config.tcp.recv_buffer_bytes,
+        port,
+        advertise,
+        dead_after: Some(Duration::from_millis(config.timeouts.peer_dead_ms)),
+        send_buffer_bytes: config.tcp.send_buffer_bytes as usize,
+        recv_buffer_bytes: config.tcp.recv_buffer_bytes as usize,
         message_len_bytes_max: config.transport.message_len_max_bytes as usize,
         peers_max: config.limits.peers_max as usize,
         regions_max: config.limits.slots_max as usize,
         ..TcpOptions::default()
-    }
+    })
 }
 
-fn resolve(host: &str, port: u16) -> Result<SocketAddr, Error> {
+fn resolve(key: &str, host: &str, port: u16) -> Result<SocketAddr, Error> {
     let unknown = |reason: String| Error::Rendezvous {
-        reason: format!("mesh.scheduler_host {host:?}: {reason}").into(),
+        reason: format!("{key} {host:?}: {reason}").into(),
     };
     let mut addresses = (host, port)
         .to_socket_addrs()

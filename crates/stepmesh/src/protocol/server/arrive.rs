@@ -48,7 +48,9 @@ impl ServerMachine {
                 Ok(true) => None,
                 Err(error) => Some(error),
             };
-            let mut record = self.arriving.swap_remove(position);
+            let Some(mut record) = self.arriving.swap_remove_front(position) else {
+                return;
+            };
             if let Some(incoming) = record.incoming.take() {
                 self.stager.give_incoming(incoming);
             }
@@ -138,7 +140,7 @@ impl ServerMachine {
             .copy_from_landing(&mut record)
             .map_err(|error| error.to_string())?
         {
-            self.arriving.push(record);
+            self.arriving.push_back(record);
         } else {
             self.make_ready(record);
         }

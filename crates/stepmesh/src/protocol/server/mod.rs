@@ -57,7 +57,7 @@ pub(crate) struct ServerMachine {
     lives: u64,
     stager: Stager,
     /// Batches whose last bytes are being copied into their slots.
-    arriving: Vec<Box<BatchRecord>>,
+    arriving: VecDeque<Box<BatchRecord>>,
     writes: Vec<Write>,
     message: MessageBuf,
 }
@@ -144,7 +144,7 @@ impl ServerMachine {
             news: false,
             lives: 0,
             stager: Stager::default(),
-            arriving: Vec::new(),
+            arriving: VecDeque::new(),
             writes: Vec::new(),
             message: MessageBuf::default(),
         }

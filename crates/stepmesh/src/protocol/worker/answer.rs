@@ -7,8 +7,8 @@ use crate::protocol::wire::{Chunk, Message, Response, Setup};
 use crate::role::Member;
 use crate::trace::Staged;
 
+use super::WorkerMachine;
 use super::request::{Request, RequestId, State};
-use super::{WorkerMachine, wake};
 
 /// Which part of a request was answered.
 pub(super) struct Answered {
@@ -253,10 +253,15 @@ impl WorkerMachine {
         if let Some(error) = failed {
             request.fail(error);
         }
+        if let (true, Some(at)) = (self.limits.trace, request.at.get_mut(server)) {
+            at.trace.response_process_ns = now_ns;
+        }
         let over = request.finish(server);
         if over || request.failed.is_some() {
-            wake(request, server, now_ns);
             self.finished += 1;
+            if let Some(waker) = request.waker.take() {
+                waker.wake();
+            }
         }
         if over {
             for (_, outgoing) in request.outgoing.drain(..) {

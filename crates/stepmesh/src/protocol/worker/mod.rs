@@ -418,16 +418,6 @@ impl Server {
     }
 }
 
-/// Takes the last time of the answer and wakes whoever awaits the request.
-fn wake(request: &mut request::Request, server: usize, now_ns: u64) {
-    if let Some(at) = request.at.get_mut(server) {
-        at.trace.response_process_ns = now_ns;
-    }
-    if let Some(waker) = request.waker.take() {
-        waker.wake();
-    }
-}
-
 /// Notes what a poll reports.
 struct Sink<'a> {
     machine: &'a mut WorkerMachine,

@@ -1,0 +1,116 @@
+//! A mesh for a test: a scheduler, servers and workers as threads of this process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use stepmesh::{Closer, Error, Scheduler, Server, Worker};
+use stepmesh_core::config::{Config, PluginsConfig, TransportKind};
+use stepmesh_core::{Device, Registry};
+
+/// The members of a formed mesh.
+pub struct Mesh {
+    pub workers: Vec<Worker>,
+    pub servers: Vec<Arc<Server>>,
+    pub device: Device,
+    scheduler: Option<JoinHandle<Result<(), Error>>>,
+    pub scheduler_closer: Closer,
+}
+
+/// How long anything in a test may take before it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A configuration for a mesh of this size on this host.
+pub fn config(kind: TransportKind, workers: u32, servers: u32) -> Config {
+    let mut config = Config::default();
+    config.transport.kind = kind;
+    config.mesh.workers = workers;
+    config.mesh.servers = servers;
+    config
+}
+
+pub fn cpu() -> Device {
+    let registry = Registry::discover(&PluginsConfig::default());
+    registry.select(Some("cpu")).unwrap().device(0).unwrap()
+}
+
+/// Starts a scheduler on a free port.
+pub fn scheduler(config: &Config) -> (SocketAddr, Closer, JoinHandle<Result<(), Error>>) {
+    let mut scheduler = Scheduler::start(config).unwrap();
+    let (address, closer) = (scheduler.address(), scheduler.closer());
+    (address, closer, std::thread::spawn(move || scheduler.run()))
+}
+
+impl Mesh {
+    pub fn form(mut config: Config) -> Self {
+        let device = cpu();
+        let (address, scheduler_closer, scheduler) = scheduler(&config);
+        config.mesh.scheduler_port = address.port();
+        let servers: Vec<_> = (0..config.mesh.servers * config.mesh.group_size)
+            .map(|_| {
+                let (config, device) = (config.clone(), device.clone());
+                std::thread::spawn(move || Server::start(&config, &device).unwrap())
+            })
+            .collect();
+        let workers: Vec<_> = (0..config.mesh.workers * config.mesh.group_size)
+            .map(|_| {
+                let config = config.clone();
+                std::thread::spawn(move || Worker::start(&config).unwrap())
+            })
+            .collect();
+        let mut servers: Vec<_> = servers.into_iter().map(|s| s.join().unwrap()).collect();
+        let mut workers: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        servers.sort_by_key(|server| server.member().rank);
+        workers.sort_by_key(|worker| worker.member().rank);
+        Self {
+            workers,
+            servers: servers.into_iter().map(Arc::new).collect(),
+            device,
+            scheduler: Some(scheduler),
+            scheduler_closer,
+        }
+    }
+
+    /// Lets every server echo the first pushed tensor into every pull until it is closed.
+    pub fn echo(&self) -> Vec<JoinHandle<()>> {
+        let echo = |server: &Arc<Server>| {
+            let server = Arc::clone(server);
+            std::thread::spawn(move || {
+                loop {
+                    let batches = match server.get_batch(PATIENCE) {
+                        Ok(batches) => batches,
+                        Err(Error::Closed { .. }) => return,
+                        Err(error) => panic!("{error}"),
+                    };
+                    for mut batch in batches {
+                        let answer = batch.tensors().first().cloned();
+                        let answers: Vec<_> = batch
+                            .pulls()
+                            .iter()
+                            .map(|_| answer.clone().unwrap())
+                            .collect();
+                        match batch.respond(&answers) {
+                            Ok(_) | Err(Error::PeerLost { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+            })
+        };
+        self.servers.iter().map(echo).collect()
+    }
+
+    /// Ends everything and checks that the scheduler saw a clean end.
+    pub fn end(mut self, echoes: Vec<JoinHandle<()>>) {
+        for server in &self.servers {
+            server.closer().close();
+        }
+        for echo in echoes {
+            echo.join().unwrap();
+        }
+        self.workers.clear();
+        self.servers.clear();
+        self.scheduler.take().unwrap().join().unwrap().unwrap();
+    }
+}
