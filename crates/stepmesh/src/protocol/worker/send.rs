@@ -11,7 +11,7 @@ use super::plan::PlanTable;
 use super::request::{Request, RequestId, State};
 use super::slots::{PushTarget, Slots, Targets};
 use super::staged::{Sender, grant, post};
-use super::{Server, WorkerMachine, wake};
+use super::{Server, WorkerMachine};
 
 /// What a server knows of a plan.
 #[derive(Debug, Default)]
@@ -29,9 +29,11 @@ pub(super) enum PlanAtServer {
 
 /// Why a request did not leave.
 pub(super) enum Stay {
-    /// Later, perhaps.
+    /// Until a message of the server makes it possible.
     Wait,
-    /// Never.
+    /// Until room or an event makes it possible, which nobody announces.
+    Retry,
+    /// For ever.
     Fail(Error),
 }
 
@@ -43,7 +45,8 @@ impl WorkerMachine {
         while let Some(id) = self.pending_at(index, at) {
             match self.launch(fabrics, index, id) {
                 Ok(()) => self.unqueue(index, at),
-                Err(Stay::Wait) => {
+                Err(stay @ (Stay::Wait | Stay::Retry)) => {
+                    self.dirty |= matches!(stay, Stay::Retry);
                     self.claim(index, id);
                     at += 1;
                 }
@@ -57,6 +60,7 @@ impl WorkerMachine {
             && let Some(server) = self.servers.get_mut(index)
         {
             server.slots.drop_claims();
+            self.dirty |= server.link.has_queued();
         }
     }
 
@@ -82,19 +86,14 @@ impl WorkerMachine {
     }
 
     fn fail_at(&mut self, index: usize, id: RequestId, error: Error) {
-        let now_ns = self.now_ns;
-        if let Some(request) = self.requests.find_mut(id) {
+        if let Some(request) = self.requests.find(id) {
             let state = request.at.get(index).map(|at| at.state);
             if let (Some(State::Sending), Some(server)) = (state, self.servers.get_mut(index)) {
                 // The server was never told of the request, so it holds no slot for it.
                 server.free_slots(request.plan);
             }
-            request.fail(error);
-            request.finish(index);
-            wake(request, index, now_ns);
-            self.finished += 1;
         }
-        self.free_if_over(id);
+        self.finish(id, index, Some(error));
     }
 
     fn launch(&mut self, fabrics: &mut Fabrics, index: usize, id: RequestId) -> Result<(), Stay> {
@@ -132,8 +131,13 @@ impl WorkerMachine {
         };
         let mut targets = Targets { slots, targets };
         let state = request.at.get(index).map(|at| at.state);
-        if state == Some(State::Pending) && !(targets.are_free() && is_ready(request)?) {
-            return Err(Stay::Wait);
+        if state == Some(State::Pending) {
+            if !targets.are_free() {
+                return Err(Stay::Wait);
+            }
+            if !is_ready(request)? {
+                return Err(Stay::Retry);
+            }
         }
         let mut sender = Sender {
             fabrics,

@@ -98,7 +98,7 @@ impl Sender<'_> {
                 .skip(at.chunks_sent.saturating_sub(chunks_before));
             for (number, chunk) in unsent {
                 if !outgoing.is_ready(number).map_err(Stay::Fail)? {
-                    return Err(Stay::Wait);
+                    return Err(Stay::Retry);
                 }
                 let write = targets.chunk_write(place, source, chunk)?;
                 let message = self.message.chunk(&Chunk {
@@ -133,7 +133,7 @@ pub(super) fn post(
 ) -> Result<(), Stay> {
     match link.post(fabrics, writes, message, TOKEN_NONE, now_ns) {
         Ok(_) => Ok(()),
-        Err(PostError::Full) => Err(Stay::Wait),
+        Err(PostError::Full) => Err(Stay::Retry),
         Err(PostError::Failed(error)) => {
             Err(Stay::Fail(Error::fabric("launching a request")(error)))
         }
