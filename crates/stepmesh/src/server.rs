@@ -273,20 +273,14 @@ impl Batches {
     }
 
     /// Answers every batch from one tensor: the first takes as many of its rows as its first
-    /// pushed tensor has, the second the next ones, and so on.
+    /// pushed tensor has, the second the next ones, and so on. A worker that was lost in the
+    /// meantime is passed over: the others get their answers.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless the rows add up and each batch pulls one tensor. Then
-    /// nothing is answered, and dropping the batches releases them. A worker that was lost in the
-    /// meantime is passed over: the others get their answers.
-    pub fn respond_vec(self, rows: &Tensor) -> Result<(), Error> {
-        let pushed = |record: &BatchRecord| {
-            record
-                .tensors()
-                .first()
-                .map_or(0, |tensor| tensor.shape().rows())
-        };
-        let total: u64 = self.records.iter().map(|record| pushed(record)).sum();
+    /// [`Error::InvalidArgument`] unless the rows add up and each batch pulls one tensor that they
+    /// fit into. The batches that were not answered yet stay.
+    pub fn respond_vec(&mut self, rows: &Tensor) -> Result<(), Error> {
+        let total: u64 = self.records.iter().map(|record| pushed_rows(record)).sum();
         if total != rows.shape().rows() {
             return Err(Error::invalid(
                 "respond_vec",
@@ -294,17 +288,29 @@ impl Batches {
             ));
         }
         let mut start = 0;
-        for mut batch in self {
-            let count = batch.record().map_or(0, pushed);
-            match batch.respond(&[rows.rows(start, count)?]) {
+        while let Some(record) = self.records.front() {
+            let count = pushed_rows(record);
+            let answer = rows.rows(start, count)?;
+            let Some(mut batch) = self.next() else { break };
+            match batch.respond(&[answer]) {
                 Ok(_) => {}
                 Err(error @ Error::PeerLost { .. }) => tracing::warn!(%error, "not answered"),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.records.extend(batch.record.take());
+                    self.records.rotate_right(1);
+                    return Err(error);
+                }
             }
             start += count;
         }
         Ok(())
     }
+}
+
+/// The rows of a batch's first pushed tensor.
+fn pushed_rows(record: &BatchRecord) -> u64 {
+    let first = record.tensors().first();
+    first.map_or(0, |tensor| tensor.shape().rows())
 }
 
 impl Iterator for Batches {

@@ -302,7 +302,6 @@ impl<M: Machine> Drop for Mesh<M> {
     fn drop(&mut self) {
         self.control.close();
         self.engine.shut_down();
-        self.engine.lock().machine.wake_all();
     }
 }
 

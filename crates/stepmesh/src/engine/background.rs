@@ -107,6 +107,7 @@ impl<M: Machine> Engine<M> {
         let mut state = self.lock();
         let State { machine, fabrics } = &mut *state;
         machine.goodbye(fabrics);
+        machine.wake_all();
         drop(state);
         control.leave();
     }

@@ -5,24 +5,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use stepmesh::{Closer, Error, Scheduler, Server, Worker};
+use stepmesh::{Error, Scheduler, Server, Worker};
 use stepmesh_core::config::{Config, PluginsConfig, TransportKind};
 use stepmesh_core::{Device, Registry};
 
 /// The members of a formed mesh.
-pub struct Mesh {
-    pub workers: Vec<Worker>,
-    pub servers: Vec<Arc<Server>>,
-    pub device: Device,
+pub(crate) struct Mesh {
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) servers: Vec<Arc<Server>>,
+    pub(crate) device: Device,
     scheduler: Option<JoinHandle<Result<(), Error>>>,
-    pub scheduler_closer: Closer,
 }
 
 /// How long anything in a test may take before it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A configuration for a mesh of this size on this host.
-pub fn config(kind: TransportKind, workers: u32, servers: u32) -> Config {
+pub(crate) fn config(kind: TransportKind, workers: u32, servers: u32) -> Config {
     let mut config = Config::default();
     config.transport.kind = kind;
     config.mesh.workers = workers;
@@ -30,22 +29,22 @@ pub fn config(kind: TransportKind, workers: u32, servers: u32) -> Config {
     config
 }
 
-pub fn cpu() -> Device {
+pub(crate) fn cpu() -> Device {
     let registry = Registry::discover(&PluginsConfig::default());
     registry.select(Some("cpu")).unwrap().device(0).unwrap()
 }
 
 /// Starts a scheduler on a free port.
-pub fn scheduler(config: &Config) -> (SocketAddr, Closer, JoinHandle<Result<(), Error>>) {
+fn scheduler(config: &Config) -> (SocketAddr, JoinHandle<Result<(), Error>>) {
     let mut scheduler = Scheduler::start(config).unwrap();
-    let (address, closer) = (scheduler.address(), scheduler.closer());
-    (address, closer, std::thread::spawn(move || scheduler.run()))
+    let address = scheduler.address();
+    (address, std::thread::spawn(move || scheduler.run()))
 }
 
 impl Mesh {
-    pub fn form(mut config: Config) -> Self {
+    pub(crate) fn form(mut config: Config) -> Self {
         let device = cpu();
-        let (address, scheduler_closer, scheduler) = scheduler(&config);
+        let (address, scheduler) = scheduler(&config);
         config.mesh.scheduler_port = address.port();
         let servers: Vec<_> = (0..config.mesh.servers * config.mesh.group_size)
             .map(|_| {
@@ -68,12 +67,11 @@ impl Mesh {
             servers: servers.into_iter().map(Arc::new).collect(),
             device,
             scheduler: Some(scheduler),
-            scheduler_closer,
         }
     }
 
     /// Lets every server echo the first pushed tensor into every pull until it is closed.
-    pub fn echo(&self) -> Vec<JoinHandle<()>> {
+    pub(crate) fn echo(&self) -> Vec<JoinHandle<()>> {
         let echo = |server: &Arc<Server>| {
             let server = Arc::clone(server);
             std::thread::spawn(move || {
@@ -102,7 +100,7 @@ impl Mesh {
     }
 
     /// Ends everything and checks that the scheduler saw a clean end.
-    pub fn end(mut self, echoes: Vec<JoinHandle<()>>) {
+    pub(crate) fn end(mut self, echoes: Vec<JoinHandle<()>>) {
         for server in &self.servers {
             server.closer().close();
         }

@@ -145,3 +145,39 @@ fn rails_keep_apart() {
     }
     mesh.end(echoes);
 }
+
+#[test]
+fn respond_vec_gives_each_worker_its_own_rows() {
+    let mesh = Mesh::form(config(TransportKind::Auto, 2, 1));
+    let rows = |values: &[f32]| {
+        Tensor::from_slice(&mesh.device, &[values.len() as u64, 1], values).unwrap()
+    };
+    let pushes = [rows(&[1.0]), rows(&[2.0, 3.0])];
+    let pulls = [rows(&[0.0; 4]), rows(&[0.0; 4])];
+    let handles: Vec<_> = (0..2)
+        .map(|index| {
+            let push = [Keyed::new(1, &pushes[index])];
+            let pull = [Keyed::new(2, &pulls[index])];
+            mesh.workers[index].push_pull(&push, &pull).unwrap()
+        })
+        .collect();
+    let server = &mesh.servers[0];
+    let mut batches = server.get_batch(PATIENCE).unwrap();
+    let error = batches
+        .respond_vec(&rows(&[0.0; 4]))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("4 rows to answer 3 pushed rows"), "{error}");
+    // Nothing is lost by it.
+    assert_eq!(batches.len(), 2);
+    batches.respond_vec(&rows(&[10.0, 20.0, 30.0])).unwrap();
+    for handle in &handles {
+        handle.wait(PATIENCE).unwrap();
+    }
+    assert_eq!(handles[0].pulled_rows(0, 0), Some(1));
+    assert_eq!(handles[1].pulled_rows(0, 0), Some(2));
+    assert_eq!(pulls[0].to_vec::<f32>().unwrap()[..1], [10.0]);
+    assert_eq!(pulls[1].to_vec::<f32>().unwrap()[..2], [20.0, 30.0]);
+    drop(handles);
+    mesh.end(Vec::new());
+}
