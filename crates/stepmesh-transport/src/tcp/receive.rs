@@ -84,33 +84,36 @@ impl Receiver {
         sink: &mut dyn EventSink,
     ) -> (usize, Option<End>) {
         let mut events = 0;
+        let end = self.receive_until_end(socket, scope, (&mut events, events_max), sink);
+        (events, end.err())
+    }
+
+    fn receive_until_end(
+        &mut self,
+        socket: &OwnedFd,
+        scope: &Scope<'_>,
+        (events, events_max): (&mut usize, usize),
+        sink: &mut dyn EventSink,
+    ) -> Result<(), End> {
         if self.start < self.end {
-            match self.deliver(scope, events_max, sink) {
-                Ok(count) => events += count,
-                Err(reason) => return (events, Some(End::Invalid(reason))),
-            }
+            self.deliver(scope, (events, events_max), sink)?;
         }
         for _ in 0..READS_MAX {
-            if events >= events_max {
+            if *events >= events_max {
                 break;
             }
-            let (read, drained) = match self.read(socket, scope) {
-                Ok(Some(counts)) => counts,
-                Ok(None) => break,
-                Err(end) => return (events, Some(end)),
+            let Some((read, drained)) = self.read(socket, scope)? else {
+                break;
             };
             if read == 0 {
-                return (events, Some(End::Closed));
+                return Err(End::Closed);
             }
-            match self.deliver(scope, events_max - events, sink) {
-                Ok(count) => events += count,
-                Err(reason) => return (events, Some(End::Invalid(reason))),
-            }
+            self.deliver(scope, (events, events_max), sink)?;
             if drained {
                 break;
             }
         }
-        (events, None)
+        Ok(())
     }
 
     /// Reads once. Returns how much, and whether that was all there is; `None` for nothing.
@@ -186,32 +189,31 @@ impl Receiver {
         Ok(Ok((read, read < asked)))
     }
 
-    /// Does with the bytes in the buffer what can be done. Returns the number of events.
+    /// Does with the bytes in the buffer what can be done, and counts the events.
     fn deliver(
         &mut self,
         scope: &Scope<'_>,
-        events_max: usize,
+        (events, events_max): (&mut usize, usize),
         sink: &mut dyn EventSink,
-    ) -> Result<usize, &'static str> {
-        let mut events = 0;
+    ) -> Result<(), End> {
         loop {
             let done = match self.stage {
-                Stage::Head => self.take_head(scope)?,
-                Stage::Payload => self.place(scope)?,
+                Stage::Head => self.take_head(scope).map_err(End::Invalid)?,
+                Stage::Payload => self.place(scope).map_err(End::Invalid)?,
                 Stage::Message => {
-                    if events >= events_max || self.end - self.start < self.message_len_bytes {
-                        return Ok(events);
+                    if *events >= events_max || self.end - self.start < self.message_len_bytes {
+                        return Ok(());
                     }
                     let message = self.start..self.start + self.message_len_bytes;
                     self.start = message.end;
                     self.stage = Stage::Head;
                     sink.message(scope.peer, &self.buffer[message]);
-                    events += 1;
+                    *events += 1;
                     true
                 }
             };
             if !done {
-                return Ok(events);
+                return Ok(());
             }
         }
     }

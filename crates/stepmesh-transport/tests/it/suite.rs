@@ -44,6 +44,7 @@ suite! {
     shm_mapped: Setup::ShmMapped;
     shm_process: Setup::ShmProcess;
     shm_bounce: Setup::ShmBounce;
+    shm_dir: Setup::ShmDir;
     tcp_v4: Setup::Tcp4;
     tcp_v6: Setup::Tcp6;
     tcp_narrow: Setup::TcpNarrow;
@@ -144,7 +145,7 @@ fn chains_arrive_in_order_with_their_writes(setup: Setup) {
     let tokens: Vec<u64> = std::iter::from_fn(|| {
         pair.poll();
         pair.a.take(|event| match event {
-            Event::Sent(_, token) => Some(*token),
+            Event::Sent(token) => Some(*token),
             _ => None,
         })
     })
