@@ -11,6 +11,8 @@
 //!   calling thread's `last_error`;
 //! - an instance refuses to work in a forked child, and after `quiesce`.
 //!
+//! A backend whose hardware has no streams of its own finds them in [`software`].
+//!
 //! A slot for which a backend has no method stays empty ([`Backend::OPTIONAL`]), so that the host
 //! can stand in for it.
 //!
@@ -24,6 +26,8 @@
 //! This crate loads no library, knows no vendor and keeps no state but the host's table.
 #![deny(unsafe_code)]
 #![deny(improper_ctypes_definitions)]
+
+pub mod software;
 
 pub use backend::{Backend, Optional};
 pub use error::{Error, Result};

@@ -12,6 +12,7 @@ use std::time::Duration;
 use stepmesh_plugin::abi::extension::SM_EXTENSION_IPC_V1;
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_CPU, SM_NOTE_THREADS};
 use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr};
+use stepmesh_plugin::software::{Event, Streams, copy};
 use stepmesh_plugin::{
     AllocRequest, Backend, CopyRequest, Error, EventOptions, EventState, Extension, FillRequest,
     Health, Host, HostFunc, Ipc, IpcExport, IpcImport, Optional, Probe, Result, Stream, WaitMode,
@@ -19,16 +20,14 @@ use stepmesh_plugin::{
 
 use crate::buffer::Memory;
 use crate::device::{CAPABILITIES, Topology};
-use crate::event::Event;
-use crate::streams::Streams;
-use crate::sys;
+use crate::engine::Processor;
 
 /// An instance of the cpu backend.
 #[derive(Debug)]
 pub struct Cpu {
     topology: Arc<Topology>,
     memory: Arc<Memory>,
-    streams: Streams,
+    streams: Streams<Processor>,
 }
 
 impl Backend for Cpu {
@@ -61,7 +60,10 @@ impl Backend for Cpu {
     fn open(host: Host) -> Result<Self> {
         let topology = Arc::new(Topology::read(Path::new("/")));
         let memory = Arc::new(Memory::new(host, Arc::clone(&topology)));
-        let streams = Streams::new(topology.device_count(), Arc::clone(&memory));
+        let streams = Streams::new(
+            topology.device_count(),
+            Arc::new(Processor::new(Arc::clone(&memory))),
+        );
         Ok(Self {
             topology,
             memory,
@@ -153,7 +155,7 @@ impl Backend for Cpu {
     unsafe fn memcpy_sync(&self, request: &CopyRequest) -> Result<()> {
         if request.len_bytes != 0 {
             // SAFETY: this method's contract.
-            unsafe { sys::copy(request.dst, request.src, request.len_bytes) };
+            unsafe { copy(request.dst, request.src, request.len_bytes) };
         }
         Ok(())
     }

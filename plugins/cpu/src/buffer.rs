@@ -1,9 +1,9 @@
 //! All memory of an instance: allocations, registered host memory and imports, found by any address
-//! within them. How pages come from the kernel lives in sys; which are free in a shared file, in
-//! arena.
+//! within them. What the kernel is asked for beyond mappings lives in sys.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,12 +15,14 @@ use stepmesh_plugin::abi::memory::{
     SM_MEMORY_DEVICE, SM_MEMORY_HOST_PINNED, SM_MEMORY_HOST_REGISTERED, SM_PTR_HOST_ACCESSIBLE,
     SM_PTR_IMPORTED, SM_PTR_LOCKED, SM_PTR_SHAREABLE,
 };
+use stepmesh_plugin::software::{
+    FreeRanges, Mapping, OsContext as _, file_len, memory_file, page_len, seal_size, to_addr,
+    to_u64,
+};
 use stepmesh_plugin::{AllocKind, AllocRequest, Error, Host, IpcExport, LogLevel, Result};
 
-use crate::arena::FreeRanges;
 use crate::device::Topology;
-use crate::result::Context as _;
-use crate::sys::{self, Mapping, page_len, to_addr, to_u64};
+use crate::sys;
 
 /// All memory of an instance.
 #[derive(Debug)]
@@ -206,7 +208,7 @@ impl Memory {
         let mut flags = SM_PTR_HOST_ACCESSIBLE;
         match sys::lock_range(to_addr(ptr), to_addr(len_bytes)) {
             Ok(()) => flags |= SM_PTR_LOCKED,
-            Err(errno) => self.log_lock_failure(errno),
+            Err(error) => self.log_lock_failure(&error),
         }
         let kind = SM_MEMORY_HOST_REGISTERED;
         let backing = Backing::Registered;
@@ -263,7 +265,7 @@ impl Memory {
                 what()
             )));
         }
-        let fd = rustix::io::fcntl_dupfd_cloexec(&memory.file, FD_MIN).context(|| {
+        let fd = memory.file.try_clone().context(|| {
             format!("export {len_bytes} bytes at {ptr:#x} of device {device}: duplicate the file")
         })?;
         let offset_bytes = to_u64(start) + (ptr - base);
@@ -283,7 +285,7 @@ impl Memory {
         len_bytes: u64,
     ) -> Result<u64> {
         let what = || format!("import {len_bytes} bytes at offset {offset_bytes} of a file");
-        let file_len = sys::file_len(fd).context(what)?;
+        let file_len = file_len(fd).context(what)?;
         let end = offset_bytes
             .checked_add(len_bytes)
             .filter(|end| *end <= file_len);
@@ -357,24 +359,24 @@ impl Memory {
                     let message = format!("cannot {}: {free} bytes are free", what());
                     return Err(Error::out_of_memory(message));
                 }
-                sys::memory_file(len_u64).context(what)?
+                memory_file("stepmesh-cpu", len_u64).context(what)?
             }
         };
         let mapping = Mapping::shared(&file, 0, len, align).context(what)?;
         if let Some(node) = self.topology.node_to_bind(device)
-            && let Err(errno) = mapping.prefer_node(node)
+            && let Err(error) = sys::prefer_node(&mapping, node)
         {
             self.host.log(
                 LogLevel::Debug,
                 LOG_TARGET,
-                format_args!("memory of device {device} is not bound to node {node}: {errno}"),
+                format_args!("memory of device {device} is not bound to node {node}: {error}"),
             );
         }
         sys::allocate_pages(&file, len_u64).context(what)?;
         // Page tables filled now spare the first copy a fault a page; an old kernel cannot.
         let _ = mapping.populate();
         if dir.is_none() {
-            sys::seal_size(&file).context(what)?;
+            seal_size(&file).context(what)?;
         }
         Ok(FileMemory { mapping, file })
     }
@@ -383,22 +385,23 @@ impl Memory {
         let Backing::File(memory) = backing else {
             return false;
         };
-        match memory.mapping.lock() {
+        let mapping = &memory.mapping;
+        match sys::lock_range(mapping.addr(), mapping.len_bytes()) {
             Ok(()) => true,
-            Err(errno) => {
-                self.log_lock_failure(errno);
+            Err(error) => {
+                self.log_lock_failure(&error);
                 false
             }
         }
     }
 
-    fn log_lock_failure(&self, errno: rustix::io::Errno) {
+    fn log_lock_failure(&self, error: &io::Error) {
         if !self.lock_failure_logged.swap(true, Ordering::Relaxed) {
             self.host.log(
                 LogLevel::Warn,
                 LOG_TARGET,
                 format_args!(
-                    "pinned memory is not locked: {errno}; raise `ulimit -l` if pages may be \
+                    "pinned memory is not locked: {error}; raise `ulimit -l` if pages may be \
                      swapped out here (said once)"
                 ),
             );
@@ -499,7 +502,5 @@ const ALIGN_MAX: usize = 1 << 30;
 const SMALL_LEN_MAX: usize = 64 << 10;
 /// Bytes of a shared file: sixteen of the largest small allocations.
 const CHUNK_LEN: usize = 1 << 20;
-/// Exported descriptors are above the standard streams.
-const FD_MIN: i32 = 3;
 /// Target of this module's log messages.
 const LOG_TARGET: &str = "stepmesh::cpu::memory";

@@ -10,9 +10,8 @@ use stepmesh_plugin::abi::device::{
     SM_CAP_MAPPED_HOST, SM_CAP_PEER_ACCESS, SM_CAP_PINNED_HOST, SM_CAP_TIMING, SM_CAP_UVA,
     SM_DLPACK_CPU, SM_RDMA_ORDERING_ALL_DEVICES,
 };
+use stepmesh_plugin::software::{page_len, to_u64};
 use stepmesh_plugin::text_field;
-
-use crate::sys::{page_len, to_u64};
 
 /// The NUMA nodes with memory, each of them a device.
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 //! - With the configuration key `shm.dir` the files lie in that directory, unlinked.
 //! - Small allocations share a file; one made with `SM_ALLOC_SHAREABLE` has its own, so that its
 //!   descriptor gives away nothing else.
-//! - An event recorded on an idle stream is done at once, without a thread being woken.
+//! - Streams and events are those of the kit's `software` module: threads, one a stream.
 //!
 //! # Threads
 //! Everything may be called from any thread. A stream starts its thread with its first work.
@@ -21,19 +21,13 @@
 //! a node.
 #![deny(unsafe_code)]
 
-mod arena;
 mod backend;
 mod buffer;
 mod device;
-mod event;
-mod queue;
-mod result;
-mod stream;
-mod streams;
+mod engine;
 mod sys;
 
 pub use backend::Cpu;
-pub use event::Event;
 
 stepmesh_plugin::static_backend!(Cpu);
 #[cfg(feature = "plugin")]

@@ -94,8 +94,8 @@ crates/stepmesh-transport/src/tcp/              reads and writes of registered m
 crates/stepmesh-transport/tests/                promises about the memory of a test
 crates/stepmesh/src/memory.rs                   registered tensors of the caller
 plugins/cpu/src/backend.rs                      the trait's methods whose caller vouches for addresses
-plugins/cpu/src/stream.rs                       touches memory that submitters vouched for
-plugins/cpu/src/sys.rs                          maps and copies memory
+plugins/cpu/src/engine.rs                       touches memory that submitters vouched for
+plugins/cpu/src/sys.rs                          tells the kernel about memory
 plugins/cpu/tests/                              calls the table as a C host does
 xtask/src/plugins/load.rs                       calls the C entry of each built plugin
 ";

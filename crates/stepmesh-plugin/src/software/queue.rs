@@ -1,14 +1,18 @@
-//! A bounded queue of work for one thread, with counts by which others wait for it. What the work is
-//! lives in the stream module.
+//! A bounded queue of work for one thread, with counts by which others wait for it, and the failure
+//! of what was done. What the work is lives in the stream module.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use stepmesh_abi::Code;
+
+use crate::Error;
+
 /// A queue between many submitters and one worker.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
+pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     work: Condvar,
     progress: Condvar,
@@ -22,6 +26,8 @@ struct State<T> {
     completed: u64,
     phase: Phase,
     has_worker: bool,
+    // The first one that no one was told of yet.
+    failure: Option<Error>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +42,7 @@ enum Phase {
 
 /// Why work was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(super) enum Refusal {
     /// There was no room within the bound.
     Full,
     /// The queue is closed.
@@ -44,7 +50,7 @@ pub(crate) enum Refusal {
 }
 
 impl<T> Queue<T> {
-    pub(crate) fn new(len_max: usize) -> Self {
+    pub(super) fn new(len_max: usize) -> Self {
         Self {
             state: Mutex::new(State {
                 items: VecDeque::new(),
@@ -52,6 +58,7 @@ impl<T> Queue<T> {
                 completed: 0,
                 phase: Phase::Open,
                 has_worker: false,
+                failure: None,
             }),
             work: Condvar::new(),
             progress: Condvar::new(),
@@ -60,8 +67,8 @@ impl<T> Queue<T> {
     }
 
     /// Adds work, waiting for room for a while. Refused work is dropped.
-    pub(crate) fn push(&self, item: T, wait: Duration) -> Result<(), Refusal> {
-        let until = Instant::now() + wait;
+    pub(super) fn push(&self, item: T, wait: Duration) -> Result<(), Refusal> {
+        let until = deadline(wait);
         let mut state = self.lock();
         while state.phase == Phase::Open && state.items.len() >= self.len_max {
             let Some(left) = time_left(until) else {
@@ -79,12 +86,13 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes the next work, waiting for it; `None` when there will be no more.
-    pub(crate) fn pop(&self) -> Option<T> {
+    /// Takes the next work, waiting for it, and the failure of earlier work; `None` when there will
+    /// be no more.
+    pub(super) fn pop(&self) -> Option<(T, Option<Error>)> {
         let mut state = self.lock();
         loop {
             if let Some(item) = state.items.pop_front() {
-                return Some(item);
+                return Some((item, state.failure.clone()));
             }
             if state.phase != Phase::Open {
                 return None;
@@ -97,20 +105,36 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Counts the work last taken as done.
-    pub(crate) fn complete(&self) {
-        self.lock().completed += 1;
+    /// Counts the work last taken as done, and keeps its failure if it is the first.
+    pub(super) fn complete(&self, outcome: crate::Result<()>) {
+        let mut state = self.lock();
+        state.completed += 1;
+        if let Err(error) = outcome {
+            state.failure.get_or_insert(error);
+        }
+        drop(state);
         self.progress.notify_all();
     }
 
+    /// The failure of work, once: afterwards the queue has none.
+    pub(super) fn take_failure(&self) -> Option<Error> {
+        self.lock().failure.take()
+    }
+
     /// Whether all work submitted so far is done.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         let state = self.lock();
         state.completed == state.submitted
     }
 
+    /// Whether all work submitted so far is done and no failure is left to be told.
+    pub(super) fn is_settled(&self) -> bool {
+        let state = self.lock();
+        state.completed == state.submitted && state.failure.is_none()
+    }
+
     /// Waits until all work submitted before the call is done; false if time ran out.
-    pub(crate) fn wait_for_submitted(&self, wait: Duration) -> bool {
+    pub(super) fn wait_for_submitted(&self, wait: Duration) -> bool {
         let mut state = self.lock();
         let mark = state.submitted;
         if state.completed >= mark {
@@ -127,7 +151,7 @@ impl<T> Queue<T> {
     }
 
     /// Takes no more work; the worker ends when it did what is there.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         let mut state = self.lock();
         if state.phase == Phase::Open {
             state.phase = Phase::Closed;
@@ -137,10 +161,13 @@ impl<T> Queue<T> {
         self.progress.notify_all();
     }
 
-    /// Takes no more work and drops what is there.
-    pub(crate) fn abandon(&self) {
+    /// Takes no more work and drops what is there, which is a failure.
+    pub(super) fn abandon(&self) {
         let mut state = self.lock();
         state.phase = Phase::Abandoned;
+        if state.completed != state.submitted {
+            state.failure.get_or_insert_with(abandoned);
+        }
         let items = std::mem::take(&mut state.items);
         state.completed += u64::try_from(items.len()).unwrap_or(0);
         drop(state);
@@ -150,12 +177,24 @@ impl<T> Queue<T> {
         drop(items);
     }
 
-    pub(crate) fn is_abandoned(&self) -> bool {
+    pub(super) fn is_abandoned(&self) -> bool {
         self.lock().phase == Phase::Abandoned
     }
 
+    /// Waits until the queue is abandoned; false if time ran out.
+    pub(super) fn wait_for_abandon(&self, until: Instant) -> bool {
+        let mut state = self.lock();
+        while state.phase != Phase::Abandoned {
+            let Some(left) = time_left(until) else {
+                return false;
+            };
+            state = wait_timeout(&self.progress, state, left);
+        }
+        true
+    }
+
     /// Notes that a worker serves this queue. False if one does, or if the queue is closed.
-    pub(crate) fn claim_worker(&self) -> bool {
+    pub(super) fn claim_worker(&self) -> bool {
         let mut state = self.lock();
         let claimed = !state.has_worker && state.phase == Phase::Open;
         state.has_worker |= claimed;
@@ -163,19 +202,19 @@ impl<T> Queue<T> {
     }
 
     /// Notes that the worker ended, or was not started after all.
-    pub(crate) fn release_worker(&self) {
+    pub(super) fn release_worker(&self) {
         self.lock().has_worker = false;
         self.progress.notify_all();
     }
 
     /// Whether the queue takes no more work and no worker serves it.
-    pub(crate) fn is_ended(&self) -> bool {
+    pub(super) fn is_ended(&self) -> bool {
         let state = self.lock();
         state.phase != Phase::Open && !state.has_worker
     }
 
     /// Waits until no worker serves this queue; false if time ran out.
-    pub(crate) fn wait_for_worker_end(&self, until: Instant) -> bool {
+    pub(super) fn wait_for_worker_end(&self, until: Instant) -> bool {
         let mut state = self.lock();
         while state.has_worker {
             let Some(left) = time_left(until) else {
@@ -192,20 +231,28 @@ impl<T> Queue<T> {
     }
 }
 
+/// What became of work that was dropped.
+pub(super) fn abandoned() -> Error {
+    Error::new(
+        Code::Cancelled,
+        "the stream was ended before its work was done",
+    )
+}
+
 /// A point in time; one too far away to count is as good as a year.
-pub(crate) fn deadline(wait: Duration) -> Instant {
+pub(super) fn deadline(wait: Duration) -> Instant {
     Instant::now() + wait.min(WAIT_MAX)
 }
 
 /// What is left until a point in time, `None` if nothing.
-pub(crate) fn time_left(until: Instant) -> Option<Duration> {
+pub(super) fn time_left(until: Instant) -> Option<Duration> {
     until
         .checked_duration_since(Instant::now())
         .filter(|left| !left.is_zero())
 }
 
 /// Waits on a condition for a time at most.
-pub(crate) fn wait_timeout<'a, T>(
+pub(super) fn wait_timeout<'a, T>(
     condition: &Condvar,
     guard: MutexGuard<'a, T>,
     left: Duration,

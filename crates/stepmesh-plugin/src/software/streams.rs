@@ -2,35 +2,57 @@
 //! device and the default one of each thread.
 #![forbid(unsafe_code)]
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use stepmesh_plugin::abi::Code;
-use stepmesh_plugin::abi::stream::{SM_STREAM_LEGACY, SM_STREAM_PER_THREAD};
-use stepmesh_plugin::{Error, Result, Stream};
+use stepmesh_abi::Code;
+use stepmesh_abi::stream::{SM_STREAM_LEGACY, SM_STREAM_PER_THREAD};
 
-use crate::buffer::Memory;
-use crate::queue::{deadline, time_left};
-use crate::stream::StreamState;
+use super::queue::{deadline, time_left};
+use super::stream::{End, Engine, OrderedStream};
+use crate::{Error, Result, Stream};
 
 /// The streams of an instance.
 #[derive(Debug)]
-pub(crate) struct Streams {
+pub struct Streams<E: Engine> {
     instance: u64,
-    memory: Arc<Memory>,
-    by_handle: RwLock<HashMap<u64, Arc<StreamState>>>,
-    legacy: Vec<Arc<StreamState>>,
+    engine: Arc<E>,
+    by_handle: RwLock<HashMap<u64, Arc<OrderedStream<E>>>>,
+    legacy: Vec<Arc<OrderedStream<E>>>,
     // Every stream whose thread may still run, destroyed ones too.
-    running: Mutex<Vec<Arc<StreamState>>>,
+    running: Mutex<Vec<Arc<OrderedStream<E>>>>,
 }
 
 /// A thread's default stream; it takes no more work when the thread ends.
+///
+/// A thread has streams of several backends, so what they work on is behind the trait.
 struct PerThread {
     instance: u64,
-    stream: Arc<StreamState>,
+    stream: Arc<dyn DefaultStream>,
+}
+
+trait DefaultStream: Any + Send + Sync {
+    fn device(&self) -> u32;
+    fn close(&self);
+    fn is_ended(&self) -> bool;
+}
+
+impl<E: Engine> DefaultStream for OrderedStream<E> {
+    fn device(&self) -> u32 {
+        Self::device(self)
+    }
+
+    fn close(&self) {
+        Self::close(self);
+    }
+
+    fn is_ended(&self) -> bool {
+        Self::is_ended(self)
+    }
 }
 
 impl Drop for PerThread {
@@ -39,21 +61,27 @@ impl Drop for PerThread {
     }
 }
 
-impl Streams {
-    pub(crate) fn new(device_count: u32, memory: Arc<Memory>) -> Self {
+impl<E: Engine> Streams<E> {
+    /// The default streams of so many devices.
+    #[must_use]
+    pub fn new(device_count: u32, engine: Arc<E>) -> Self {
         let legacy: Vec<_> = (0..device_count)
-            .map(|device| Arc::new(StreamState::new(device, &memory)))
+            .map(|device| Arc::new(OrderedStream::new(device, &engine)))
             .collect();
         Self {
             instance: INSTANCE.fetch_add(1, Ordering::Relaxed),
-            memory,
+            engine,
             by_handle: RwLock::default(),
             running: Mutex::new(legacy.clone()),
             legacy,
         }
     }
 
-    pub(crate) fn create(&self, device: u32) -> Result<u64> {
+    /// Makes a stream and gives its handle.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn create(&self, device: u32) -> Result<u64> {
         let stream = self.start(device)?;
         let handle = HANDLE.fetch_add(1, Ordering::Relaxed);
         let mut by_handle = self
@@ -64,7 +92,11 @@ impl Streams {
         Ok(handle)
     }
 
-    pub(crate) fn destroy(&self, stream: Stream) -> Result<()> {
+    /// Ends a stream; its work is still done.
+    ///
+    /// # Errors
+    /// If it is unknown or a default one.
+    pub fn destroy(&self, stream: Stream) -> Result<()> {
         if matches!(stream.raw, SM_STREAM_LEGACY | SM_STREAM_PER_THREAD) {
             return Err(Error::invalid_argument(
                 "a default stream cannot be destroyed",
@@ -81,7 +113,11 @@ impl Streams {
         Ok(())
     }
 
-    pub(crate) fn find(&self, stream: Stream) -> Result<Arc<StreamState>> {
+    /// The stream of an argument.
+    ///
+    /// # Errors
+    /// If it is unknown or of another device.
+    pub fn find(&self, stream: Stream) -> Result<Arc<OrderedStream<E>>> {
         match stream.raw {
             SM_STREAM_LEGACY => {
                 let idx = usize::try_from(stream.device).unwrap_or(usize::MAX);
@@ -106,8 +142,11 @@ impl Streams {
         }
     }
 
-    /// Waits for all work submitted to a device so far.
-    pub(crate) fn synchronize_device(&self, device: u32, timeout: Duration) -> Result<()> {
+    /// Waits for all work submitted to a device so far, whatever part of it fails.
+    ///
+    /// # Errors
+    /// `SM_DEADLINE_EXCEEDED` when time ran out; the first failure of work.
+    pub fn synchronize_device(&self, device: u32, timeout: Duration) -> Result<()> {
         let until = deadline(timeout);
         let streams: Vec<_> = self
             .lock_running()
@@ -115,29 +154,35 @@ impl Streams {
             .filter(|s| s.device() == device)
             .cloned()
             .collect();
-        streams
-            .iter()
-            .try_for_each(|s| s.synchronize(time_left(until).unwrap_or_default()))
+        let wait = |s: &Arc<OrderedStream<E>>| s.synchronize(time_left(until).unwrap_or_default());
+        streams.iter().map(wait).fold(Ok(()), Result::and)
     }
 
     /// Ends every stream: work is done within the bound, then dropped.
-    pub(crate) fn quiesce(&self, timeout: Duration) -> Result<()> {
+    ///
+    /// # Errors
+    /// `SM_DEADLINE_EXCEEDED` if work was dropped, or if a thread hangs in it all the same.
+    pub fn quiesce(&self, timeout: Duration) -> Result<()> {
         let streams = std::mem::take(&mut *self.lock_running());
         for stream in &streams {
             stream.close();
         }
         let until = deadline(timeout);
-        let hanging = streams.iter().filter(|stream| !stream.end(until)).count();
-        if hanging == 0 {
+        let ends: Vec<End> = streams.iter().map(|stream| stream.end(until)).collect();
+        let count = |end| ends.iter().filter(|other| **other == end).count();
+        let (dropped, hanging) = (count(End::Dropped), count(End::Hanging));
+        if dropped + hanging == 0 {
             return Ok(());
         }
         Err(Error::deadline_exceeded(format!(
-            "{hanging} stream(s) did not end within {} ms: a function of the host's does not return",
+            "{} stream(s) did not end within {} ms and lost their work; the threads of {hanging} \
+             hang in it, perhaps in a function of the host's that does not return",
+            dropped + hanging,
             timeout.as_millis()
         )))
     }
 
-    fn of_this_thread(&self, device: u32) -> Result<Arc<StreamState>> {
+    fn of_this_thread(&self, device: u32) -> Result<Arc<OrderedStream<E>>> {
         let find = |list: &RefCell<Vec<PerThread>>| {
             let mut list = list.borrow_mut();
             // Those of instances that were closed go with the first look after that.
@@ -145,12 +190,17 @@ impl Streams {
             let is_it =
                 |own: &&PerThread| own.instance == self.instance && own.stream.device() == device;
             if let Some(own) = list.iter().find(is_it) {
-                return Ok(Arc::clone(&own.stream));
+                let stream: Arc<dyn Any + Send + Sync> =
+                    Arc::<dyn DefaultStream>::clone(&own.stream);
+                // The instance's number is the engine's type too.
+                return stream
+                    .downcast()
+                    .map_err(|_| Error::internal("two instances have one number"));
             }
             let stream = self.start(device)?;
             list.push(PerThread {
                 instance: self.instance,
-                stream: Arc::clone(&stream),
+                stream: Arc::<OrderedStream<E>>::clone(&stream),
             });
             Ok(stream)
         };
@@ -161,19 +211,19 @@ impl Streams {
         })
     }
 
-    fn start(&self, device: u32) -> Result<Arc<StreamState>> {
+    fn start(&self, device: u32) -> Result<Arc<OrderedStream<E>>> {
         let mut running = self.lock_running();
         running.retain(|stream| !stream.is_ended());
         if running.len() >= STREAMS_MAX {
             let message = format!("an instance has at most {STREAMS_MAX} streams; destroy some");
             return Err(Error::new(Code::ResourceExhausted, message));
         }
-        let stream = Arc::new(StreamState::new(device, &self.memory));
+        let stream = Arc::new(OrderedStream::new(device, &self.engine));
         running.push(Arc::clone(&stream));
         Ok(stream)
     }
 
-    fn lock_running(&self) -> MutexGuard<'_, Vec<Arc<StreamState>>> {
+    fn lock_running(&self) -> MutexGuard<'_, Vec<Arc<OrderedStream<E>>>> {
         // Each change is one push or a retain, so the list is whole after a panic.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }

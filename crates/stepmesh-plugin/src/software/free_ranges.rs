@@ -1,26 +1,29 @@
-//! Which pages of a shared file are free: first fit with joining. Knows offsets only, no memory.
+//! Which parts of one piece of memory are free: first fit with joining. Knows offsets only, no
+//! memory.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 
-/// Free ranges of a chunk, by offset in bytes.
+/// The free ranges of a piece of memory, by offset in bytes.
 #[derive(Debug)]
-pub(crate) struct FreeRanges {
+pub struct FreeRanges {
     free: BTreeMap<usize, usize>,
     len_bytes: usize,
 }
 
 impl FreeRanges {
-    /// All of a chunk is free.
-    pub(crate) fn new(len_bytes: usize) -> Self {
+    /// All of it is free.
+    #[must_use]
+    pub fn new(len_bytes: usize) -> Self {
         Self {
             free: BTreeMap::from([(0, len_bytes)]),
             len_bytes,
         }
     }
 
-    /// Takes a range at an aligned offset. `len_bytes` is not 0, `align_bytes` a power of two.
-    pub(crate) fn take(&mut self, len_bytes: usize, align_bytes: usize) -> Option<usize> {
+    /// Takes a range at an aligned offset, if there is one. `len_bytes` is not 0, `align_bytes` a
+    /// power of two.
+    pub fn take(&mut self, len_bytes: usize, align_bytes: usize) -> Option<usize> {
         let (&start, &free_len, at) = self.free.iter().find_map(|(start, free_len)| {
             let at = start.checked_next_multiple_of(align_bytes)?;
             let end = at.checked_add(len_bytes)?;
@@ -38,7 +41,7 @@ impl FreeRanges {
     }
 
     /// Gives a taken range back.
-    pub(crate) fn give(&mut self, at: usize, len_bytes: usize) {
+    pub fn give(&mut self, at: usize, len_bytes: usize) {
         let (mut start, mut end) = (at, at + len_bytes);
         if let Some((&before, &before_len)) = self.free.range(..start).next_back()
             && before + before_len == start
@@ -53,7 +56,8 @@ impl FreeRanges {
     }
 
     /// Whether nothing is taken.
-    pub(crate) fn is_whole(&self) -> bool {
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
         self.free.get(&0) == Some(&self.len_bytes)
     }
 }
