@@ -9,7 +9,7 @@ use stepmesh_abi::{SmBackend, SmBackendApi};
 use crate::config::Config;
 use crate::instance::Instance;
 use crate::loader::Plugin;
-use crate::{Device, Error, Reason, Registry, host};
+use crate::{Device, Error, Reason, Registry, StaticPlugin, host};
 
 /// An open backend: devices that allocate, copy and signal. Clones share it; it is closed when the
 /// last clone and the last handle made from it are gone.
@@ -37,9 +37,23 @@ impl Backend {
     /// # Errors
     /// `BackendUnavailable` with the reason for every file that was looked at, `BackendAmbiguous`.
     pub fn open(config: &Config) -> Result<Self, Error> {
-        host::publish_config(config);
+        Self::open_from(config, || Registry::discover(&config.plugins))
+    }
+
+    /// The same with these backends linked into the program instead of `cpu`: for tests, and for
+    /// programs that bring their own.
+    ///
+    /// # Errors
+    /// As [`Backend::open`].
+    pub fn open_with(config: &Config, built_in: &[StaticPlugin]) -> Result<Self, Error> {
+        Self::open_from(config, || {
+            Registry::discover_with(&config.plugins, built_in)
+        })
+    }
+
+    fn open_from(config: &Config, discover: impl FnOnce() -> Registry) -> Result<Self, Error> {
         let name = Some(config.backend.as_str()).filter(|name| !name.is_empty());
-        Registry::discover(&config.plugins).select(name)
+        host::with_config(config, || discover().select(name))
     }
 
     pub(crate) fn open_plugin(plugin: &'static Plugin) -> Result<Self, Reason> {

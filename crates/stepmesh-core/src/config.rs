@@ -7,6 +7,7 @@
 mod keys;
 mod load;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -39,6 +40,9 @@ pub struct Config {
     pub trace: TraceConfig,
     /// What is logged.
     pub log: LogConfig,
+    /// What single backends are told, by backend and option: `options["sim"]["devices"]`. A plugin
+    /// asks for it as `sim.devices`; which options there are only the plugin knows.
+    pub options: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// Where backends are looked for and which are taken.

@@ -8,6 +8,7 @@
 )]
 
 use std::alloc::Layout;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -69,23 +70,49 @@ impl HostContext {
     }
 }
 
-/// Makes the values of a configuration visible to plugins; the last call wins.
-pub(crate) fn publish_config(config: &Config) {
+/// Makes the values of a configuration visible to plugins. While `work` runs, this thread's calls see
+/// this configuration, so that backends opened at once by several threads do not mix theirs up;
+/// otherwise the last one of the process counts.
+pub(crate) fn with_config<T>(config: &Config, work: impl FnOnce() -> T) -> T {
+    let values = Arc::new(values(config));
+    *CONFIG.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&values));
+    let _restore = Restore(OWN_CONFIG.replace(Some(values)));
+    work()
+}
+
+/// Puts the thread's configuration back, also after a panic.
+struct Restore(Option<Arc<Values>>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        let before = self.0.take();
+        // A thread that is ending has none to put back.
+        let _ = OWN_CONFIG.try_with(|own| own.replace(before));
+    }
+}
+
+/// What plugins may know: every key that is no secret, and the options, `sim.devices`.
+fn values(config: &Config) -> Values {
     let table = toml::Table::try_from(config).unwrap_or_default();
     let lookup = |name: &str| match name.split_once('.') {
         Some((section, field)) => table.get(section)?.get(field).cloned(),
         None => table.get(name).cloned(),
     };
+    let options = config.options.iter().flat_map(|(backend, options)| {
+        let named =
+            move |(option, text): (&String, &String)| (format!("{backend}.{option}"), text.clone());
+        options.iter().map(named)
+    });
     let public = KEYS.iter().filter(|key| !key.is_secret());
-    let values = public.filter_map(|key| {
+    let keys = public.filter_map(|key| {
         let text = match lookup(key.name)? {
             toml::Value::String(text) => text,
             other => other.to_string(),
         };
-        Some((key.name, text))
+        Some((key.name.to_owned(), text))
     });
-    let values = Arc::new(values.collect());
-    *CONFIG.write().unwrap_or_else(PoisonError::into_inner) = Some(values);
+    // A backend called like a section gets nothing in the section's name: keys win.
+    options.chain(keys).collect()
 }
 
 /// Notes when the process begins to end, so that late destructors of plugins can skip work.
@@ -204,10 +231,12 @@ unsafe extern "C" fn get_config(
     }
     // SAFETY: by the ABI the key has its length.
     let key = unsafe { text(key, key_len) };
-    let values = CONFIG
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    // A thread that is ending opens nothing.
+    let own = OWN_CONFIG.try_with(|own| own.borrow().clone());
+    let values = own.ok().flatten().or_else(|| {
+        let last = CONFIG.read().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+    });
     let Some(value) = values.as_ref().and_then(|values| values.get(key.as_str())) else {
         return SM_NOT_FOUND;
     };
@@ -309,9 +338,14 @@ unsafe extern "C" fn monotonic_ns(_: *mut c_void) -> u64 {
 }
 
 /// Values of the configuration by key.
-type Values = BTreeMap<&'static str, String>;
+type Values = BTreeMap<String, String>;
 
-/// Values for `get_config`.
+thread_local! {
+    /// The configuration of what this thread opens now.
+    static OWN_CONFIG: RefCell<Option<Arc<Values>>> = const { RefCell::new(None) };
+}
+
+/// The last configuration of the process.
 static CONFIG: RwLock<Option<Arc<Values>>> = RwLock::new(None);
 /// The process is ending.
 static EXITING: AtomicBool = AtomicBool::new(false);

@@ -42,6 +42,8 @@ pub struct Loaded {
     pub config: Config,
     /// Where the value of each key came from; every key of [`KEYS`] is present.
     pub origins: BTreeMap<&'static str, Origin>,
+    /// Where each option of a backend came from, by `options.<backend>.<option>`.
+    pub option_origins: BTreeMap<String, Origin>,
     /// What the user should hear about once, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -126,6 +128,10 @@ impl Config {
         layers.add_dmlc(&env)?;
         layers.add_stepmesh(&env)?;
         for (name, value) in &sources.overrides {
+            if is_option(name) {
+                layers.set_option(name.clone(), value.clone(), Origin::CommandLine);
+                continue;
+            }
             let key = known_key(name, &Origin::CommandLine)?;
             layers.set_text(key, value, Origin::CommandLine)?;
         }
@@ -171,6 +177,8 @@ struct Environment(BTreeMap<String, String>);
 struct Layers {
     values: BTreeMap<String, Value>,
     origins: BTreeMap<&'static str, Origin>,
+    /// By the whole name, `options.sim.devices`.
+    options: BTreeMap<String, (String, Origin)>,
     warnings: Vec<String>,
 }
 
@@ -182,7 +190,9 @@ impl Environment {
             if !(name.starts_with("STEPMESH_") || name.starts_with("DMLC_")) || value.is_empty() {
                 continue;
             }
-            if sources.is_secure && ENV_REFUSED_WHEN_SECURE.contains(&name) {
+            let is_refused =
+                ENV_REFUSED_WHEN_SECURE.contains(&name) || name.starts_with(ENV_OPTIONS);
+            if sources.is_secure && is_refused {
                 warnings.push(format!(
                     "{name} is ignored because this process has rights that its user has not"
                 ));
@@ -238,6 +248,7 @@ impl Layers {
         Self {
             values: flatten_config(&Config::default()),
             origins: KEYS.iter().map(|key| (key.name, Origin::Default)).collect(),
+            options: BTreeMap::new(),
             warnings: Vec::new(),
         }
     }
@@ -255,6 +266,16 @@ impl Layers {
         let mut values = BTreeMap::new();
         flatten("", &table, &mut values);
         for (name, value) in values {
+            if is_option(&name) {
+                let text = option_text(&value).ok_or_else(|| Error::ConfigValue {
+                    key: name.clone(),
+                    value: value.to_string(),
+                    origin: origin.clone(),
+                    allowed: "text, a number, true or false".into(),
+                })?;
+                self.set_option(name, text, origin.clone());
+                continue;
+            }
             let key = known_key(&name, &origin)?;
             self.set(key, value, origin.clone())?;
         }
@@ -287,6 +308,11 @@ impl Layers {
                 self.set_text(key, &text, Origin::Env { name })?;
             }
         }
+        for (name, text) in &env.0 {
+            if let Some(option) = option_of_env(name) {
+                self.set_option(option, text.clone(), Origin::Env { name: name.clone() });
+            }
+        }
         self.warn_about_unknown(env);
         Ok(())
     }
@@ -305,7 +331,7 @@ impl Layers {
                 self.warnings.push(format!(
                     "{name} of the original StepMesh has no effect here"
                 ));
-            } else if !known.contains(&name.as_str()) {
+            } else if !known.contains(&name.as_str()) && option_of_env(name).is_none() {
                 // The misspelt name is known, but nobody should be led to it.
                 let good = known
                     .iter()
@@ -335,21 +361,61 @@ impl Layers {
         Ok(())
     }
 
+    fn set_option(&mut self, name: String, text: String, origin: Origin) {
+        self.options.insert(name, (text, origin));
+    }
+
     fn finish(self) -> Result<Loaded, Error> {
         let Self {
             values,
             origins,
+            options,
             warnings,
         } = self;
-        let config: Config = nest(values)
+        let mut config: Config = nest(values)
             .try_into()
             .expect("invariant: the limits in KEYS lie within the types of Config");
         check_together(&config, &origins)?;
+        let mut option_origins = BTreeMap::new();
+        for (name, (text, origin)) in options {
+            if let Some((backend, option)) = option_parts(&name) {
+                let of_backend = config.options.entry(backend.into()).or_default();
+                of_backend.insert(option.into(), text);
+                option_origins.insert(name, origin);
+            }
+        }
         Ok(Loaded {
             config,
             origins,
+            option_origins,
             warnings,
         })
+    }
+}
+
+/// Backend and option of `options.<backend>.<option>`.
+fn option_parts(name: &str) -> Option<(&str, &str)> {
+    let (backend, option) = name.strip_prefix("options.")?.split_once('.')?;
+    (!backend.is_empty() && !option.is_empty()).then_some((backend, option))
+}
+
+fn is_option(name: &str) -> bool {
+    option_parts(name).is_some()
+}
+
+/// `options.sim.devices` for `STEPMESH_OPTIONS_SIM_DEVICES`. The first word is the backend.
+fn option_of_env(name: &str) -> Option<String> {
+    let (backend, option) = name.strip_prefix(ENV_OPTIONS)?.split_once('_')?;
+    let name = format!("options.{backend}.{option}").to_lowercase();
+    is_option(&name).then_some(name)
+}
+
+/// What a plugin is told: it reads text and knows what it should mean.
+fn option_text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Some(value.to_string()),
+        _ => None,
     }
 }
 
@@ -454,7 +520,7 @@ fn flatten(prefix: &str, table: &Table, values: &mut BTreeMap<String, Value>) {
                 flatten(&format!("{name}."), inner, values);
             }
             // An empty section sets nothing; an unknown one is still reported by its name.
-            Value::Table(_) if is_section(&name) => {}
+            Value::Table(_) if is_section(&name) || is_options(&name) => {}
             _ => {
                 values.insert(name, value.clone());
             }
@@ -468,6 +534,10 @@ fn is_section(name: &str) -> bool {
             .strip_prefix(name)
             .is_some_and(|rest| rest.starts_with('.'))
     })
+}
+
+fn is_options(name: &str) -> bool {
+    name == "options" || name.starts_with("options.")
 }
 
 fn nest(values: BTreeMap<String, Value>) -> Table {
@@ -494,6 +564,8 @@ fn nest(values: BTreeMap<String, Value>) -> Table {
 const FILE_DEFAULT: &str = "config/stepmesh.toml";
 /// The original's documentation says STEPMESH_BACKEND, its code reads only this.
 const BACKEND_MISSPELT: &str = "STEPMESH_BAKCEND";
+/// How the variables of options begin.
+const ENV_OPTIONS: &str = "STEPMESH_OPTIONS_";
 /// What an unprivileged user could use to run his code with the rights of the program.
 const ENV_REFUSED_WHEN_SECURE: &[&str] = &[
     "STEPMESH_CONFIG",

@@ -239,6 +239,61 @@ fn a_short_and_a_full_name_may_not_contradict() {
 }
 
 #[test]
+fn options_of_backends_come_from_every_layer_and_keep_their_origin() {
+    let file =
+        file("[options.sim]\ndevices = 2\nfaults = 'copy:fail@1'\nexact = true\n[options.other]\n");
+    let sources = Sources::from_env([
+        ("STEPMESH_OPTIONS_SIM_MEMORY_LEN_BYTES", "4096"),
+        ("STEPMESH_OPTIONS_SIM_DEVICES", "3"),
+    ])
+    .with_file(file.path())
+    .with_override("options.sim.devices", "4");
+    let loaded = Config::load(&sources).unwrap();
+    let sim: Vec<_> = loaded.config.options["sim"]
+        .iter()
+        .map(|(option, text)| (option.as_str(), text.as_str()))
+        .collect();
+    assert_eq!(
+        sim,
+        [
+            ("devices", "4"),
+            ("exact", "true"),
+            ("faults", "copy:fail@1"),
+            ("memory_len_bytes", "4096"),
+        ]
+    );
+    assert_eq!(
+        loaded.config.options.len(),
+        1,
+        "an empty table sets nothing"
+    );
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let origins = &loaded.option_origins;
+    assert_eq!(origins["options.sim.devices"], Origin::CommandLine);
+    let path = file.path().into();
+    assert_eq!(origins["options.sim.faults"], Origin::File { path });
+    // What was loaded can be written and read again.
+    let text = toml::to_string(&loaded.config).unwrap();
+    assert_eq!(load_file(&text).unwrap().config, loaded.config);
+}
+
+#[test]
+fn what_is_no_option_of_a_backend_is_refused_or_told() {
+    for text in ["[options]\ndevices = 2\n", "options = 2\n"] {
+        let error = load_file(text).unwrap_err().to_string();
+        assert!(
+            error.contains("unknown configuration key `options"),
+            "{error}"
+        );
+    }
+    let error = load_file("[options.sim]\ndevices = [2]\n").unwrap_err();
+    assert!(error.to_string().contains("text, a number"), "{error}");
+    let loaded = from_env(&[("STEPMESH_OPTIONS_SIM", "1")]).unwrap();
+    assert!(loaded.config.options.is_empty());
+    assert_eq!(loaded.warnings.len(), 1);
+}
+
+#[test]
 fn the_named_file_must_exist_and_parse() {
     let missing = Sources::default().with_file("/nonexistent/stepmesh.toml");
     let error = Config::load(&missing).unwrap_err();
@@ -287,6 +342,7 @@ fn a_process_with_more_rights_than_its_user_ignores_his_plugins_and_files() {
         ("STEPMESH_PLUGIN_PATH", "/evil"),
         ("STEPMESH_PLUGIN_TRUST", "1"),
         ("STEPMESH_CONFIG", "/evil.toml"),
+        ("STEPMESH_OPTIONS_CUDA_DRIVER", "/evil.so"),
         ("STEPMESH_MESH_RANK", "1"),
     ]);
     sources.file_default = Some(default.path().into());
@@ -294,7 +350,8 @@ fn a_process_with_more_rights_than_its_user_ignores_his_plugins_and_files() {
     let loaded = Config::load(&sources).unwrap();
     assert!(loaded.config.plugins.path.is_empty() && !loaded.config.plugins.trust);
     assert_eq!(loaded.config.mesh.rank, 1);
-    assert_eq!(loaded.warnings.len(), 3, "{:?}", loaded.warnings);
+    assert!(loaded.config.options.is_empty());
+    assert_eq!(loaded.warnings.len(), 4, "{:?}", loaded.warnings);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use stepmesh_abi::error::{
 use stepmesh_abi::host::SM_LOG_ERROR;
 use stepmesh_abi::{Code, SmError, SmHostApi};
 
-use super::{ASYNC_FAILURE_DEVICES_MAX, HostContext, publish_config};
+use super::{ASYNC_FAILURE_DEVICES_MAX, HostContext, with_config};
 use crate::config::Config;
 
 fn host() -> (&'static HostContext, &'static SmHostApi) {
@@ -38,7 +38,18 @@ fn config(key: &str, cap: u32) -> (i32, u32, [u8; 8]) {
 
 #[test]
 fn values_are_copied_and_their_length_is_told_when_they_do_not_fit() {
-    publish_config(&Config::default());
+    let mut with_options = Config::default();
+    let of_sim = with_options.options.entry("sim".into()).or_default();
+    of_sim.insert("devices".into(), "4".into());
+    with_config(&with_options, || {
+        assert_eq!(config("sim.devices", 8), (SM_OK, 1, *b"4\0\0\0\0\0\0\0"));
+        // Another thread's open does not change what this one's plugin sees.
+        std::thread::scope(|scope| {
+            scope.spawn(|| with_config(&Config::default(), || {}));
+        });
+        assert_eq!(config("sim.devices", 8).0, SM_OK);
+    });
+    assert_eq!(config("sim.devices", 8).0, SM_NOT_FOUND);
     assert_eq!(config("transport.kind", 8), (SM_OK, 4, *b"auto\0\0\0\0"));
     assert_eq!(config("transport.kind", 4).0, SM_OK);
     assert_eq!(config("transport.kind", 3), (SM_OUT_OF_RANGE, 4, [0; 8]));
