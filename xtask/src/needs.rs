@@ -171,7 +171,7 @@ const NEEDS: [Need; 5] = [
 
 pub(crate) const CXX: Need = Need {
     name: "cxx",
-    checks: "the header of the ABI compiles as C++17",
+    checks: "the header of the ABI as C++17, and the backend in C++",
     probe: cxx,
 };
 

@@ -5,6 +5,7 @@
     reason = "helpers of tests may, as tests themselves do"
 )]
 
+mod examples;
 mod plugins;
 mod real;
 mod selection;
