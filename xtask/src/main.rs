@@ -12,6 +12,7 @@ mod bench;
 mod ci;
 mod demo;
 mod needs;
+mod new_plugin;
 mod plugins;
 mod processes;
 mod table;
@@ -45,6 +46,9 @@ enum Task {
     /// Each library is copied to target/<profile>/stepmesh-plugins, loaded back through its C
     /// entry, and refused when it exports anything but that entry.
     BuildPlugins(plugins::Options),
+
+    /// Writes the skeleton of a backend that already works, to plugins/<NAME>
+    NewPlugin(new_plugin::Options),
 
     /// Runs a scheduler, two servers and two workers on this host, and prints what they measured
     ///
@@ -89,6 +93,7 @@ fn run(workspace: &Workspace, task: Task) -> Result<()> {
             plugins::print(workspace, &plugins::build(workspace, &options)?);
             Ok(())
         }
+        Task::NewPlugin(options) => new_plugin::run(workspace, &options),
         Task::Demo(options) => demo::run(workspace, &options),
         Task::Test(options) => test::run(workspace, &options),
         Task::Bench(options) => bench::run(workspace, &options),

@@ -119,37 +119,40 @@ impl<'m> Plugin<'m> {
         })
     }
 
-    /// Judges a file as a host does, and by more: what it exports. Returns its length too.
     fn judge(&self, path: &Path) -> Result<(Reported, u64)> {
-        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let exported = elf::exported_symbols(&bytes)?;
-        ensure!(
-            exported == [QUERY_SYMBOL],
-            "must export `{QUERY_SYMBOL}` and nothing else, but exports {}",
-            if exported.is_empty() {
-                "nothing".into()
-            } else {
-                exported.join(", ")
-            }
-        );
-        let note = elf::note(&bytes)?;
-        let noted = Reported {
-            name: note.name.into(),
-            version: note.version.into(),
-            abi: format!("{}.{}", note.abi_major, note.abi_max_minor),
-        };
-        let reported = load::load_back(path)?;
-        ensure!(
-            noted == reported,
-            "its note says {noted}, but its table {reported}"
-        );
-        ensure!(
-            noted.name == self.name,
-            "its file is named after `{}`, it is {noted}",
-            self.name
-        );
-        Ok((reported, bytes.len() as u64))
+        judge_file(path, self.name)
     }
+}
+
+/// Judges a file as a host does, and by more: what it exports. Returns its length too.
+pub(crate) fn judge_file(path: &Path, name: &str) -> Result<(Reported, u64)> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let exported = elf::exported_symbols(&bytes)?;
+    ensure!(
+        exported == [QUERY_SYMBOL],
+        "must export `{QUERY_SYMBOL}` and nothing else, but exports {}",
+        if exported.is_empty() {
+            "nothing".into()
+        } else {
+            exported.join(", ")
+        }
+    );
+    let note = elf::note(&bytes)?;
+    let noted = Reported {
+        name: note.name.into(),
+        version: note.version.into(),
+        abi: format!("{}.{}", note.abi_major, note.abi_max_minor),
+    };
+    let reported = load::load_back(path)?;
+    ensure!(
+        noted == reported,
+        "its note says {noted}, but its table {reported}"
+    );
+    ensure!(
+        noted.name == name,
+        "its file is named after `{name}`, it is {noted}"
+    );
+    Ok((reported, bytes.len() as u64))
 }
 
 fn choose<'m>(found: Vec<Plugin<'m>>, only: &[String]) -> Result<Vec<Plugin<'m>>> {

@@ -16,7 +16,7 @@ use stepmesh_abi::{
 
 /// What a plugin's table says about the plugin.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reported {
+pub(crate) struct Reported {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) abi: String,
