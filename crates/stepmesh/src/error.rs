@@ -12,7 +12,7 @@ use crate::role::Member;
 #[non_exhaustive]
 pub enum Error {
     /// The backend refused something.
-    #[error("{operation}: {source}")]
+    #[error("{operation} failed")]
     Backend {
         /// What the mesh was doing.
         operation: &'static str,
@@ -20,7 +20,7 @@ pub enum Error {
         source: Arc<stepmesh_core::Error>,
     },
     /// The fabric refused something.
-    #[error("{operation}: {source}")]
+    #[error("{operation} failed")]
     Fabric {
         /// What the mesh was doing.
         operation: &'static str,
@@ -102,7 +102,7 @@ pub enum Error {
         remedy: &'static str,
     },
     /// The system refused what the mesh needs.
-    #[error("the system refused {what}: {source}")]
+    #[error("the system refused {what}")]
     System {
         /// What was asked for.
         what: &'static str,

@@ -95,6 +95,12 @@ impl Server {
         self.mesh.engine().lock().machine.workers()
     }
 
+    /// How many of them are connected now. Once it is 0, nobody is left to serve, unless one
+    /// comes back.
+    pub fn workers_connected(&self) -> usize {
+        self.mesh.engine().lock().machine.workers_connected()
+    }
+
     /// Sets memory aside for pushes: `tensor` is cut along its rows into equal parts, one for
     /// each `(worker, key)` of `slices`, so that several workers' pushes land side by side in one
     /// tensor. `worker` is a worker's group rank. Call it before the first push of the key.

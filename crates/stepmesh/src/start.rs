@@ -30,6 +30,7 @@ pub(crate) use network::scheduler_fabric;
 #[derive(Debug)]
 pub(crate) struct Mesh<M: Machine> {
     member: Member,
+    workers: u32,
     engine: Arc<Engine<M>>,
     control: Arc<Control>,
 }
@@ -120,7 +121,7 @@ pub(crate) fn worker(config: &Config) -> Result<Mesh<WorkerMachine>, Error> {
             });
         }
     }
-    Mesh::start(joining.formed.you, engine, joining.control, routes)
+    Mesh::start(&joining.formed, engine, joining.control, routes)
 }
 
 /// Joins as a server and waits for the workers.
@@ -171,7 +172,7 @@ pub(crate) fn server(config: &Config, device: &Device) -> Result<Mesh<ServerMach
             missing: missing.unwrap_or_else(|| "nothing".into()),
         });
     }
-    Mesh::start(joining.formed.you, engine, joining.control, routes)
+    Mesh::start(&joining.formed, engine, joining.control, routes)
 }
 
 /// Meets the others at the scheduler.
@@ -251,7 +252,7 @@ fn options(config: &Config) -> EngineOptions {
 
 impl<M: NewsFor> Mesh<M> {
     fn start(
-        member: Member,
+        formed: &Formed,
         engine: Arc<Engine<M>>,
         control: Arc<Control>,
         routes: Routes,
@@ -262,7 +263,8 @@ impl<M: NewsFor> Mesh<M> {
             routes,
         })?;
         Ok(Self {
-            member,
+            member: formed.you,
+            workers: formed.workers,
             engine,
             control,
         })
@@ -272,6 +274,11 @@ impl<M: NewsFor> Mesh<M> {
 impl<M: Machine> Mesh<M> {
     pub(crate) fn member(&self) -> Member {
         self.member
+    }
+
+    /// How many workers the mesh was formed with.
+    pub(crate) fn workers(&self) -> u32 {
+        self.workers
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine<M>> {

@@ -63,6 +63,12 @@ impl Worker {
         self.mesh.member()
     }
 
+    /// How many workers the mesh was formed with, this one included: with its
+    /// [`member`](Self::member)'s rank, which share of the work is its own.
+    pub fn workers(&self) -> u32 {
+        self.mesh.workers()
+    }
+
     /// How many servers this worker pushes to: one for each server group.
     pub fn servers(&self) -> usize {
         self.mesh.engine().lock().machine.servers()

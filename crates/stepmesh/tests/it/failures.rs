@@ -104,15 +104,13 @@ fn a_port_in_use_is_an_error_that_names_it() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut config = config(TransportKind::Tcp, 1, 1);
     config.mesh.scheduler_port = taken.local_addr().unwrap().port();
-    let error = Scheduler::start(&config)
-        .map(|_| ())
-        .unwrap_err()
-        .to_string();
+    let error = Scheduler::start(&config).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("mesh.scheduler_port"), "{error}");
+    let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(
-        error.contains(&config.mesh.scheduler_port.to_string()),
-        "{error}"
+        source.contains(&config.mesh.scheduler_port.to_string()),
+        "{source}"
     );
-    assert!(error.contains("mesh.scheduler_port"), "{error}");
 }
 
 #[test]

@@ -155,6 +155,12 @@ impl ServerMachine {
         self.workers.len()
     }
 
+    /// How many of them are connected.
+    pub(crate) fn workers_connected(&self) -> usize {
+        let connected = self.workers.iter().filter(|worker| worker.link.is_up());
+        connected.count()
+    }
+
     /// Sets parts of a tensor aside for workers and keys.
     pub(crate) fn register_recv_buffer(
         &mut self,
