@@ -1,0 +1,94 @@
+//! What `backends`, `config` and `--help` show.
+
+use serde_json::Value;
+
+use crate::support::{run, run_with};
+
+#[test]
+fn backends_shows_the_built_in_one() {
+    let ended = run(&["backends"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for text in ["name", "ABI", "reason", "cpu", "(built in)", "loaded"] {
+        assert!(ended.stdout.contains(text), "{text}: {ended:?}");
+    }
+}
+
+#[test]
+fn backends_tells_the_reason_of_each_file_it_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("libstepmesh_backend_bad.so");
+    std::fs::write(&file, "no library").unwrap();
+    let path = dir.path().to_str().unwrap();
+    let ended = run_with(&[("STEPMESH_PLUGIN_PATH", path)], &["backends", "--json"]);
+    let backends: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let bad = backends.as_array().unwrap().iter();
+    let mut bad = bad.filter(|row| row["file"].as_str() == file.to_str());
+    let bad = bad.next().unwrap();
+    assert_eq!(bad["state"], "rejected");
+    assert!(
+        bad["reason"]
+            .as_str()
+            .unwrap()
+            .contains("not a shared library"),
+        "{bad}"
+    );
+}
+
+#[test]
+fn config_shows_each_value_with_its_origin_and_no_secret() {
+    let env = [("STEPMESH_MESH_TOKEN", "hush"), ("DMLC_NUM_WORKER", "3")];
+    let ended = run_with(&env, &["config", "-o", "transport.kind=tcp"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(!ended.stdout.contains("hush"), "{ended:?}");
+    let line = |key: &str| {
+        let mut lines = ended
+            .stdout
+            .lines()
+            .filter(|line| line.trim().starts_with(key));
+        lines.next().unwrap()
+    };
+    assert!(
+        line("transport.kind").contains("\"tcp\"")
+            && line("transport.kind").contains("command line")
+    );
+    assert!(line("mesh.workers").contains("DMLC_NUM_WORKER"));
+    assert!(line("mesh.servers").contains("default"));
+}
+
+#[test]
+fn config_as_json_has_typed_values() {
+    let ended = run(&["config", "--json", "--set", "mesh.workers=7"]);
+    let config: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(config["mesh.workers"]["value"], 7);
+    assert_eq!(config["mesh.workers"]["from"], "command line");
+    assert_eq!(config["trace.enabled"]["value"], true);
+    assert_eq!(config["plugins.path"]["value"], serde_json::json!([]));
+}
+
+#[test]
+fn a_misspelt_variable_is_warned_about_once() {
+    let ended = run_with(&[("STEPMESH_TRANSPORT_KINDS", "tcp")], &["config"]);
+    assert_eq!(ended.code, Some(0));
+    let warnings = ended.stderr.matches("warning: ");
+    assert_eq!(warnings.count(), 1, "{ended:?}");
+    assert!(
+        ended.stderr.contains("STEPMESH_TRANSPORT_KIND`"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn help_documents_the_exit_codes() {
+    let ended = run(&["--help"]);
+    assert_eq!(ended.code, Some(0));
+    for text in [
+        "Exit codes:",
+        "backends",
+        "scheduler",
+        "server",
+        "worker",
+        "143",
+    ] {
+        assert!(ended.stdout.contains(text), "{text}: {ended:?}");
+    }
+}
