@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use stepmesh_core::config::PollMode;
 use stepmesh_transport::doorbell::{DESCRIPTORS_MAX, Doorbell, SleepMode};
+use stepmesh_transport::fabric::FabricKind;
 
 use crate::error::Error;
 use crate::protocol::fabrics::Fabrics;
@@ -51,16 +52,18 @@ pub(crate) struct State<M> {
 pub(crate) struct Engine<M> {
     state: Mutex<State<M>>,
     doorbell: Doorbell,
-    /// Descriptors of the fabrics that do not ring the doorbell.
+    /// Descriptors of the fabrics that announce their messages by them.
     wait_fds: Vec<OwnedFd>,
+    /// Descriptors of the fabrics that ring the doorbell for messages, and announce only
+    /// connections and deaths by these.
+    quiet_fds: Vec<OwnedFd>,
     options: EngineOptions,
     /// What this end is, for messages.
     what: &'static str,
     closing: AtomicBool,
-    /// Threads in a wait right now.
-    drivers: AtomicU32,
-    /// Changes with every wait, so that the background thread sees that somebody drives.
-    drives: AtomicU64,
+    /// Threads in a wait right now (low half), and how often one began (high half), by which the
+    /// background thread sees that somebody drives.
+    drivers: AtomicU64,
     /// Futures that nobody but the background thread drives.
     futures: AtomicU32,
     background: Mutex<Option<Background>>,
@@ -97,22 +100,26 @@ impl<M: Machine> Engine<M> {
         options: EngineOptions,
         what: &'static str,
     ) -> Result<Arc<Self>, Error> {
-        let mut wait_fds = Vec::new();
-        for fd in state.fabrics.iter().filter_map(|fabric| fabric.wait_fd()) {
+        let (mut wait_fds, mut quiet_fds) = (Vec::new(), Vec::new());
+        for fabric in state.fabrics.iter() {
+            let Some(fd) = fabric.wait_fd() else { continue };
             let fd = fd
                 .try_clone_to_owned()
                 .map_err(|error| Error::system("an engine", error))?;
-            wait_fds.push(fd);
+            match fabric.kind() {
+                FabricKind::Shm => quiet_fds.push(fd),
+                _ => wait_fds.push(fd),
+            }
         }
         Ok(Arc::new(Self {
             state: Mutex::new(state),
             doorbell,
             wait_fds,
+            quiet_fds,
             options,
             what,
             closing: AtomicBool::new(false),
-            drivers: AtomicU32::new(0),
-            drives: AtomicU64::new(0),
+            drivers: AtomicU64::new(0),
             futures: AtomicU32::new(0),
             background: Mutex::new(None),
         }))
@@ -146,7 +153,7 @@ impl<M: Machine> Engine<M> {
         mut check: impl FnMut(&mut State<M>) -> Option<T>,
     ) -> Result<T, Ended> {
         let mut pace = Pace::new(self.options.poll, self.options.spin, timeout);
-        let _driver = Driver::new(self);
+        let _driver = Driver::new(&self.drivers);
         loop {
             if let Some(value) = self.burst(&mut pace, &mut check) {
                 return Ok(value);
@@ -216,7 +223,7 @@ impl<M: Machine> Engine<M> {
 
     /// What this thread's poll brought may be what another thread sleeps for.
     fn tell_others(&self, state: &mut State<M>) {
-        if state.machine.take_news() && self.drivers.load(Ordering::Relaxed) > 1 {
+        if state.machine.take_news() && self.drivers_now() > 1 {
             self.doorbell.ring();
         }
     }
@@ -226,7 +233,7 @@ impl<M: Machine> Engine<M> {
         longest: Duration,
         check: &mut impl FnMut(&mut State<M>) -> Option<T>,
     ) -> Option<T> {
-        let mode = self.sleep_mode();
+        let mode = self.sleep_mode(&self.lock());
         let ticket = self.doorbell.prepare(mode);
         let pending = {
             let mut state = self.lock();
@@ -246,7 +253,8 @@ impl<M: Machine> Engine<M> {
         } else {
             longest
         };
-        let slept = self.with_fds([None, None], |fds| ticket.sleep(fds, longest));
+        let fds = self.wait_fds.iter().map(AsFd::as_fd);
+        let slept = with_fds(fds, |fds| ticket.sleep(fds, longest));
         if let Err(error) = slept {
             tracing::error!(%error, "the engine cannot sleep; it goes on by yielding");
             std::thread::yield_now();
@@ -254,31 +262,13 @@ impl<M: Machine> Engine<M> {
         None
     }
 
-    /// Calls `with` with the fabrics' descriptors and those of `more`, without allocating.
-    fn with_fds<R>(
-        &self,
-        more: [Option<BorrowedFd<'_>>; 2],
-        with: impl FnOnce(&[BorrowedFd<'_>]) -> R,
-    ) -> R {
-        let mut fds = self
-            .wait_fds
-            .iter()
-            .map(AsFd::as_fd)
-            .chain(more.into_iter().flatten());
-        let Some(first) = fds.next() else {
-            return with(&[]);
-        };
-        let mut list = [first; DESCRIPTORS_MAX];
-        let mut len = 1;
-        for (place, fd) in list.iter_mut().skip(1).zip(fds) {
-            *place = fd;
-            len += 1;
-        }
-        with(list.get(..len).unwrap_or_default())
+    fn drivers_now(&self) -> u64 {
+        self.drivers.load(Ordering::Relaxed) & u64::from(u32::MAX)
     }
 
-    fn sleep_mode(&self) -> SleepMode {
-        if self.wait_fds.is_empty() {
+    /// A thread whose peers are all on this host sleeps on the doorbell alone.
+    fn sleep_mode(&self, state: &State<M>) -> SleepMode {
+        if state.fabrics.only_doorbell() {
             SleepMode::Futex
         } else {
             SleepMode::Descriptors
@@ -286,24 +276,36 @@ impl<M: Machine> Engine<M> {
     }
 }
 
-/// A thread in a wait.
-struct Driver<'a> {
-    drivers: &'a AtomicU32,
+/// Calls `with` with descriptors as a slice, without allocating.
+fn with_fds<'a, R>(
+    mut fds: impl Iterator<Item = BorrowedFd<'a>>,
+    with: impl FnOnce(&[BorrowedFd<'a>]) -> R,
+) -> R {
+    let Some(first) = fds.next() else {
+        return with(&[]);
+    };
+    let mut list = [first; DESCRIPTORS_MAX];
+    let mut len = 1;
+    for (place, fd) in list.iter_mut().skip(1).zip(fds) {
+        *place = fd;
+        len += 1;
+    }
+    with(list.get(..len).unwrap_or_default())
 }
 
+/// A thread in a wait.
+struct Driver<'a>(&'a AtomicU64);
+
 impl<'a> Driver<'a> {
-    fn new<M: Machine>(engine: &'a Engine<M>) -> Self {
-        engine.drives.fetch_add(1, Ordering::Relaxed);
-        engine.drivers.fetch_add(1, Ordering::Relaxed);
-        Self {
-            drivers: &engine.drivers,
-        }
+    fn new(drivers: &'a AtomicU64) -> Self {
+        drivers.fetch_add(1 + (1 << 32), Ordering::Relaxed);
+        Self(drivers)
     }
 }
 
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        self.drivers.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,5 @@
 //! The server: takes what the workers pushed, and answers into their tensors.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::control::member::News;
 use crate::engine::{Ended, Engine, Machine, State};
 use crate::error::Error;
 use crate::protocol::fabrics::Fabrics;
-use crate::protocol::server::{AnswerId, BatchRecord, PullInfo, ServerMachine};
+use crate::protocol::server::{AnswerId, BatchList, BatchRecord, PullInfo, ServerMachine};
 use crate::protocol::wire::Tag;
 use crate::role::{Member, Role, Roles};
 use crate::start::{self, Mesh, NewsFor};
@@ -35,9 +34,14 @@ pub struct Server {
 /// one.
 #[derive(Debug)]
 pub struct Batch {
-    engine: Arc<Engine<ServerMachine>>,
     /// `None` once it was answered.
-    record: Option<Box<BatchRecord>>,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    engine: Arc<Engine<ServerMachine>>,
+    record: Box<BatchRecord>,
 }
 
 /// Batches with the same tag, one of each living worker, in rank order.
@@ -47,7 +51,7 @@ pub struct Batch {
 #[derive(Debug)]
 pub struct Batches {
     engine: Arc<Engine<ServerMachine>>,
-    records: VecDeque<Box<BatchRecord>>,
+    records: BatchList,
 }
 
 /// An answer on its way. Dropping it is fine: the answer is sent all the same, and its tensors
@@ -211,35 +215,32 @@ impl Batch {
     /// [`Error::InvalidArgument`] for tensors that do not fit or a batch that was answered,
     /// [`Error::PeerLost`] when the worker is gone.
     pub fn respond(&mut self, answers: &[Tensor]) -> Result<Answer, Error> {
-        let Some(record) = self.record.take() else {
+        let Some(Open { engine, record }) = self.open.take() else {
             return Err(Error::invalid("respond", "the batch was answered already"));
         };
         let outcome = {
-            let mut state = self.engine.lock();
+            let mut state = engine.lock();
             let State { machine, fabrics } = &mut *state;
             machine.respond(fabrics, record, answers)
         };
         match outcome {
-            Ok(id) => Ok(Answer {
-                engine: Arc::clone(&self.engine),
-                id,
-            }),
+            Ok(id) => Ok(Answer { engine, id }),
             Err((record, error)) => {
-                self.record = Some(record);
+                self.open = Some(Open { engine, record });
                 Err(error)
             }
         }
     }
 
     fn record(&self) -> Option<&BatchRecord> {
-        self.record.as_deref()
+        self.open.as_ref().map(|open| &*open.record)
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        if let Some(record) = self.record.take() {
-            let mut state = self.engine.lock();
+        if let Some(Open { engine, record }) = self.open.take() {
+            let mut state = engine.lock();
             let State { machine, fabrics } = &mut *state;
             machine.release(fabrics, record);
         }
@@ -254,28 +255,30 @@ impl Batches {
 
     /// Whether all were taken.
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.records.len() == 0
     }
 
     /// What they are tagged with.
     pub fn tag(&self) -> Tag {
         self.records
-            .front()
-            .map(|record| record.tag())
+            .iter()
+            .next()
+            .map(BatchRecord::tag)
             .unwrap_or_default()
     }
 
     /// The pushed tensors of batch `index`, in the order in which they were pushed.
     pub fn tensors(&self, index: usize) -> &[Tensor] {
         self.records
-            .get(index)
-            .map(|record| record.tensors())
+            .iter()
+            .nth(index)
+            .map(BatchRecord::tensors)
             .unwrap_or_default()
     }
 
     /// The group rank of the worker of batch `index`.
     pub fn worker(&self, index: usize) -> Option<u32> {
-        Some(self.records.get(index)?.worker())
+        Some(self.records.iter().nth(index)?.worker())
     }
 
     /// Answers every batch from one tensor: the first takes as many of its rows as its first
@@ -286,7 +289,7 @@ impl Batches {
     /// [`Error::InvalidArgument`] unless the rows add up and each batch pulls one tensor that they
     /// fit into. The batches that were not answered yet stay.
     pub fn respond_vec(&mut self, rows: &Tensor) -> Result<(), Error> {
-        let total: u64 = self.records.iter().map(|record| pushed_rows(record)).sum();
+        let total: u64 = self.records.iter().map(pushed_rows).sum();
         if total != rows.shape().rows() {
             return Err(Error::invalid(
                 "respond_vec",
@@ -294,16 +297,16 @@ impl Batches {
             ));
         }
         let mut start = 0;
-        while let Some(record) = self.records.front() {
-            let count = pushed_rows(record);
+        while let Some(count) = self.records.first().map(pushed_rows) {
             let answer = rows.rows(start, count)?;
             let Some(mut batch) = self.next() else { break };
             match batch.respond(&[answer]) {
                 Ok(_) => {}
                 Err(error @ Error::PeerLost { .. }) => tracing::warn!(%error, "not answered"),
                 Err(error) => {
-                    self.records.extend(batch.record.take());
-                    self.records.rotate_right(1);
+                    if let Some(open) = batch.open.take() {
+                        self.records.push_front(open.record);
+                    }
                     return Err(error);
                 }
             }
@@ -323,21 +326,26 @@ impl Iterator for Batches {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
+        let record = self.records.pop_front()?;
         Some(Batch {
-            engine: Arc::clone(&self.engine),
-            record: Some(self.records.pop_front()?),
+            open: Some(Open {
+                engine: Arc::clone(&self.engine),
+                record,
+            }),
         })
     }
 }
 
 impl Drop for Batches {
     fn drop(&mut self) {
+        if self.records.len() == 0 {
+            return;
+        }
         let mut state = self.engine.lock();
         let State { machine, fabrics } = &mut *state;
         while let Some(record) = self.records.pop_front() {
             machine.release(fabrics, record);
         }
-        machine.give_list(std::mem::take(&mut self.records));
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use stepmesh_transport::doorbell::SleepMode;
 
-use super::{Background, Engine, Machine, State};
+use super::{Background, Engine, Machine, State, with_fds};
 use crate::error::Error;
 
 /// What the background thread does beside the fabrics.
@@ -82,7 +82,7 @@ impl<M: Machine> Engine<M> {
     }
 
     fn run(&self, mut control: impl ControlPlane<M>, kick: &OwnedFd) {
-        let mut drives_seen = self.drives.load(Ordering::Relaxed);
+        let mut drivers_seen = self.drivers.load(Ordering::Relaxed);
         let mut tick_at = Instant::now();
         let tick_every = self.tick_every();
         while !self.closing.load(Ordering::Acquire) {
@@ -94,11 +94,11 @@ impl<M: Machine> Engine<M> {
                 self.tell_waiters(&mut state);
                 tick_at = Instant::now() + tick_every;
             }
-            let drives = self.drives.load(Ordering::Relaxed);
-            let somebody_drives = drives != drives_seen || self.drivers.load(Ordering::Relaxed) > 0;
-            drives_seen = drives;
+            let drivers = self.drivers.load(Ordering::Relaxed);
+            let somebody_drives = drivers != drivers_seen || self.drivers_now() > 0;
+            drivers_seen = drivers;
             if somebody_drives && self.futures.load(Ordering::Relaxed) == 0 {
-                idle(&[control.wait_fd(), Some(kick.as_fd())], tick_every);
+                self.look_on(control.wait_fd(), kick, tick_every);
             } else {
                 self.drive(control.wait_fd(), kick, tick_every);
             }
@@ -131,15 +131,33 @@ impl<M: Machine> Engine<M> {
         } else {
             longest
         };
-        let more = [control, Some(kick.as_fd())];
-        if let Err(error) = self.with_fds(more, |fds| ticket.sleep(fds, longest)) {
+        let fds = self.wait_fds.iter().chain(&self.quiet_fds).map(AsFd::as_fd);
+        let fds = fds.chain(control).chain([kick.as_fd()]);
+        if let Err(error) = with_fds(fds, |fds| ticket.sleep(fds, longest)) {
             tracing::error!(%error, "the engine cannot sleep on its descriptors");
             std::thread::sleep(PENDING_SLEEP_MAX);
         }
     }
 
+    /// Leaves the fabrics to those who drive, but for connections and deaths on this host, which
+    /// a thread that sleeps on the doorbell does not hear of.
+    fn look_on(&self, control: Option<BorrowedFd<'_>>, kick: &OwnedFd, longest: Duration) {
+        let quiet = self.quiet_fds.iter().map(AsFd::as_fd);
+        let fds = quiet.chain(control).chain([kick.as_fd()]);
+        let quiet_is_readable = with_fds(fds, |fds| {
+            let first = wait_readable(fds, longest);
+            first.is_some_and(|first| first < self.quiet_fds.len())
+        });
+        if quiet_is_readable {
+            let mut state = self.lock();
+            let State { machine, fabrics } = &mut *state;
+            machine.progress(fabrics);
+            self.tell_waiters(&mut state);
+        }
+    }
+
     fn tell_waiters(&self, state: &mut State<M>) {
-        if state.machine.take_news() && self.drivers.load(Ordering::Relaxed) > 0 {
+        if state.machine.take_news() && self.drivers_now() > 0 {
             self.ring();
         }
     }
@@ -149,20 +167,21 @@ impl<M: Machine> Engine<M> {
     }
 }
 
-/// Sleeps until a descriptor is readable or the time is up.
-fn idle(fds: &[Option<BorrowedFd<'_>>], longest: Duration) {
+/// Sleeps until a descriptor is readable or the time is up. Returns the first that is readable.
+fn wait_readable(fds: &[BorrowedFd<'_>], longest: Duration) -> Option<usize> {
     let mut poll: Vec<PollFd<'_>> = fds
         .iter()
-        .flatten()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
     let timeout = Timespec::try_from(longest).ok();
-    if let Err(error) = rustix::event::poll(&mut poll, timeout.as_ref())
-        && error != rustix::io::Errno::INTR
-    {
-        tracing::error!(%error, "the engine cannot poll its descriptors");
-        std::thread::sleep(longest);
+    match rustix::event::poll(&mut poll, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => {
+            tracing::error!(%error, "the engine cannot poll its descriptors");
+            std::thread::sleep(longest);
+        }
     }
+    poll.iter().position(|fd| !fd.revents().is_empty())
 }
 
 fn empty(kick: &OwnedFd) {

@@ -1,8 +1,8 @@
 //! The fabrics of one engine, the memory registered with each, and who is behind which peer.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use stepmesh_core::Buffer;
 use stepmesh_transport::error::Error as FabricError;
 use stepmesh_transport::fabric::{
@@ -24,7 +24,7 @@ struct Attached {
     fabric: Box<dyn Fabric>,
     regions: RegionCache,
     /// Which member's link a peer is, by the number of the peer.
-    links: HashMap<PeerId, usize>,
+    links: FxHashMap<PeerId, usize>,
 }
 
 /// A peer on one of the fabrics.
@@ -58,7 +58,7 @@ impl Fabrics {
         let attach = |fabric| Attached {
             fabric,
             regions: RegionCache::default(),
-            links: HashMap::new(),
+            links: FxHashMap::default(),
         };
         Self {
             list: fabrics.into_iter().map(attach).collect(),
@@ -67,6 +67,13 @@ impl Fabrics {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &dyn Fabric> {
         self.list.iter().map(|attached| &*attached.fabric)
+    }
+
+    /// Whether all peers ring the doorbell for their messages.
+    pub(crate) fn only_doorbell(&self) -> bool {
+        self.list
+            .iter()
+            .all(|attached| attached.fabric.kind() == FabricKind::Shm || attached.links.is_empty())
     }
 
     pub(crate) fn fabric(&mut self, index: usize) -> Option<&mut dyn Fabric> {
@@ -183,7 +190,7 @@ fn unknown(peer: PeerRef) -> FabricError {
 /// Translates a fabric's peers into links.
 struct Adapter<'a> {
     fabric: usize,
-    links: &'a mut HashMap<PeerId, usize>,
+    links: &'a mut FxHashMap<PeerId, usize>,
     sink: &'a mut dyn LinkSink,
 }
 
@@ -232,7 +239,7 @@ impl EventSink for Adapter<'_> {
 /// allocation for as long as it stands there.
 #[derive(Debug, Default)]
 struct RegionCache {
-    by_address: HashMap<u64, Cached>,
+    by_address: FxHashMap<u64, Cached>,
     epoch: u64,
     sweep_at: usize,
 }

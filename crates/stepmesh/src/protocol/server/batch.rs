@@ -11,6 +11,8 @@ use crate::tensor::Tensor;
 /// Everything about one batch. Boxed once and used again and again.
 #[derive(Debug, Default)]
 pub(crate) struct BatchRecord {
+    /// The next of those that were taken together.
+    next: Option<Box<Self>>,
     /// The worker's link, and which life of it.
     pub(super) worker: usize,
     pub(super) life: u64,
@@ -90,6 +92,48 @@ impl BatchRecord {
         self.chunks_sent = 0;
         self.staged = 0;
         self.times_ns = [0; 4];
+    }
+}
+
+/// Batches that were taken together, in rank order: a chain, so that it allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct BatchList {
+    first: Option<Box<BatchRecord>>,
+    len: usize,
+}
+
+impl BatchList {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn first(&self) -> Option<&BatchRecord> {
+        self.first.as_deref()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &BatchRecord> {
+        std::iter::successors(self.first.as_deref(), |record| record.next.as_deref())
+    }
+
+    pub(crate) fn push_front(&mut self, mut record: Box<BatchRecord>) {
+        record.next = self.first.take();
+        self.first = Some(record);
+        self.len += 1;
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<Box<BatchRecord>> {
+        let mut record = self.first.take()?;
+        self.first = record.next.take();
+        self.len -= 1;
+        Some(record)
+    }
+}
+
+impl Iterator for BatchList {
+    type Item = Box<BatchRecord>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.pop_front()
     }
 }
 

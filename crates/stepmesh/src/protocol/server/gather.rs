@@ -1,19 +1,18 @@
 //! Taking batches: from every worker, matched by tag, or from whoever comes first.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::error::list;
 use crate::protocol::wire::Tag;
 
-use super::batch::BatchRecord;
+use super::batch::BatchList;
 use super::{ServerMachine, Worker};
 
 impl ServerMachine {
     /// Takes one batch of every living worker, all with the same tag, in rank order. Of several
     /// tags that are complete, the one that came first from the first worker wins. `None` if there
     /// is none, or nobody lives.
-    pub(crate) fn take_matched(&mut self) -> Option<VecDeque<Box<BatchRecord>>> {
+    pub(crate) fn take_matched(&mut self) -> Option<BatchList> {
         let mut living = self.workers.iter().filter(|worker| worker.link.is_up());
         let first = living.next()?;
         let everybody_has = |tag: Tag| {
@@ -23,15 +22,15 @@ impl ServerMachine {
         };
         let mut tags = first.ready.iter().map(|record| record.tag);
         let tag = tags.find(|tag| everybody_has(*tag))?;
-        let mut list = self.lists.pop().unwrap_or_default();
-        for index in 0..self.workers.len() {
+        let mut list = BatchList::default();
+        for index in (0..self.workers.len()).rev() {
             self.take(index, Some(tag), &mut list);
         }
         Some(list)
     }
 
     /// Takes the batch that has waited longest, of any worker.
-    pub(crate) fn take_any(&mut self) -> Option<VecDeque<Box<BatchRecord>>> {
+    pub(crate) fn take_any(&mut self) -> Option<BatchList> {
         let oldest = self
             .workers
             .iter()
@@ -41,16 +40,9 @@ impl ServerMachine {
                 Some((record.times_ns[0], index))
             });
         let (_, index) = oldest.min()?;
-        let mut list = self.lists.pop().unwrap_or_default();
+        let mut list = BatchList::default();
         self.take(index, None, &mut list);
         Some(list)
-    }
-
-    /// Keeps an emptied list for its next use.
-    pub(crate) fn give_list(&mut self, list: VecDeque<Box<BatchRecord>>) {
-        if list.is_empty() && self.lists.len() < LISTS_MAX {
-            self.lists.push(list);
-        }
     }
 
     /// Who has no batch waiting.
@@ -66,7 +58,7 @@ impl ServerMachine {
         }))
     }
 
-    fn take(&mut self, index: usize, tag: Option<Tag>, out: &mut VecDeque<Box<BatchRecord>>) {
+    fn take(&mut self, index: usize, tag: Option<Tag>, out: &mut BatchList) {
         let Some(worker) = self.workers.get_mut(index) else {
             return;
         };
@@ -77,7 +69,7 @@ impl ServerMachine {
             if self.limits.trace {
                 record.times_ns[1] = self.clock.now_ns();
             }
-            out.push_back(record);
+            out.push_front(record);
         }
     }
 }
@@ -89,6 +81,3 @@ impl Worker {
             .position(|record| tag.is_none_or(|tag| record.tag == tag))
     }
 }
-
-/// Lists that are kept: as many as callers hold at once.
-const LISTS_MAX: usize = 64;

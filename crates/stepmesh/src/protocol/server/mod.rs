@@ -7,9 +7,10 @@ mod gather;
 mod plan;
 mod slot;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use stepmesh_core::Device;
 use stepmesh_transport::error::Error as FabricError;
 use stepmesh_transport::fabric::Write;
@@ -26,8 +27,8 @@ use crate::tensor::Tensor;
 
 pub(crate) use answer::AnswerId;
 use batch::BatchPool;
-pub(crate) use batch::BatchRecord;
 pub use batch::PullInfo;
+pub(crate) use batch::{BatchList, BatchRecord};
 use plan::Plan;
 use slot::{NoSlot, Place, SlotTable};
 
@@ -37,8 +38,6 @@ pub(crate) struct ServerMachine {
     workers: Vec<Worker>,
     slots: SlotTable,
     pool: BatchPool,
-    /// Lists of batches that wait for their next use.
-    lists: Vec<VecDeque<Box<BatchRecord>>>,
     hello: Hello,
     /// Ranks of one rail are this far apart; see [`ServerMachine::place_of`].
     group_size: u32,
@@ -85,7 +84,7 @@ struct Worker {
     link: Link,
     /// Which connection of all: answers to an earlier one are refused.
     life: u64,
-    plans: HashMap<u32, Plan>,
+    plans: FxHashMap<u32, Plan>,
     ready: VecDeque<Box<BatchRecord>>,
     /// Answers that wait for room in the fabric, oldest first.
     unsent: VecDeque<Box<BatchRecord>>,
@@ -132,7 +131,6 @@ impl ServerMachine {
                 .collect(),
             slots: SlotTable::new(device, limits.slots_max, limits.slot_len_bytes_max),
             pool: BatchPool::default(),
-            lists: Vec::new(),
             hello,
             group_size: group_size.max(1),
             limits,
@@ -423,7 +421,7 @@ impl Worker {
         Self {
             link: Link::new(member),
             life: 0,
-            plans: HashMap::new(),
+            plans: FxHashMap::default(),
             ready: VecDeque::new(),
             unsent: VecDeque::new(),
             in_flight: VecDeque::new(),

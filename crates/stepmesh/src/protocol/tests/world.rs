@@ -1,6 +1,5 @@
 //! A mesh in one thread: machines, simulated fabrics and a clock that the test moves.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::protocol::fabrics::Fabrics;
 use crate::protocol::hello::{Hello, digest};
-use crate::protocol::server::{BatchRecord, ServerLimits, ServerMachine};
+use crate::protocol::server::{BatchList, BatchRecord, ServerLimits, ServerMachine};
 use crate::protocol::worker::{
     Keyed, RequestId, RequestOptions, ServerAddress, WorkerLimits, WorkerMachine,
 };
@@ -220,7 +219,7 @@ impl World {
         count
     }
 
-    pub(super) fn take_matched(&mut self, server: usize) -> Option<VecDeque<Box<BatchRecord>>> {
+    pub(super) fn take_matched(&mut self, server: usize) -> Option<BatchList> {
         self.servers[server].machine.take_matched()
     }
 }

@@ -73,6 +73,9 @@ impl Dialer {
             fabrics.close(peer);
         }
         let mut failed = Vec::new();
+        if self.attempts.is_empty() {
+            return failed;
+        }
         let hello = self.hello.encode();
         self.attempts.retain_mut(|attempt| {
             while attempt.peer.is_none() {

@@ -3,9 +3,9 @@
 //! A plan is found by its keys and its pull tensors. The tensors that are pushed may change from
 //! launch to launch: only their dtype and the shape of a row belong to the plan.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use stepmesh_core::Buffer;
 
 use crate::dtype::DType;
@@ -71,7 +71,7 @@ pub(super) struct Landing {
 #[derive(Debug)]
 pub(super) struct PlanTable {
     plans: Vec<Option<Plan>>,
-    by_hash: HashMap<u64, u32>,
+    by_hash: FxHashMap<u64, u32>,
     clock: u64,
     plans_max: usize,
 }
@@ -89,7 +89,7 @@ impl PlanTable {
     pub(super) fn new(plans_max: usize) -> Self {
         Self {
             plans: Vec::new(),
-            by_hash: HashMap::new(),
+            by_hash: FxHashMap::default(),
             clock: 0,
             plans_max,
         }
