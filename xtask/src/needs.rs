@@ -94,6 +94,14 @@ fn cxx() -> Presence {
     }
 }
 
+fn abidiff() -> Presence {
+    match Command::new(ABIDIFF).arg("--version").output() {
+        Ok(output) if output.status.success() => Presence::Present,
+        Ok(output) => Presence::Broken(format!("`{ABIDIFF} --version`: {}", output.status)),
+        Err(error) => Presence::Absent(format!("`{ABIDIFF}` (Debian: abigail-tools): {error}")),
+    }
+}
+
 fn numa() -> Presence {
     let nodes = entries("/sys/devices/system/node", |name| {
         name.strip_prefix("node")
@@ -144,9 +152,13 @@ const REQUIRE_VARIABLE: &str = "STEPMESH_REQUIRE";
 /// The C++ compiler of the system, by the name that POSIX systems agree on.
 pub(crate) const CXX_COMPILER: &str = "c++";
 
+/// Compares the types of two libraries by their debug information.
+pub(crate) const ABIDIFF: &str = "abidiff";
+
 /// The order is that of the report.
-const NEEDS: [Need; 5] = [
+const NEEDS: [Need; 6] = [
     CXX,
+    ABIDIFF_NEED,
     Need {
         name: "numa",
         checks: "devices on several NUMA nodes",
@@ -173,6 +185,12 @@ pub(crate) const CXX: Need = Need {
     name: "cxx",
     checks: "the header of the ABI as C++17, and the backend in C++",
     probe: cxx,
+};
+
+pub(crate) const ABIDIFF_NEED: Need = Need {
+    name: "abidiff",
+    checks: "the types of the slots' arguments are those of version 1.0",
+    probe: abidiff,
 };
 
 #[cfg(test)]

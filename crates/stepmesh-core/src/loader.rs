@@ -217,8 +217,11 @@ fn negotiate(
             message: failure.message,
         });
     }
-    // SAFETY: not null, and by the ABI the table of a plugin starts with its size.
-    let api = unsafe { copy_api(api) }?;
+    let mut known = SmBackendApi::new(ptr::null());
+    // SAFETY: not null, and by the ABI the table of a plugin starts with its size; the fields of a
+    // table are integers, raw pointers and optional functions.
+    unsafe { copy_known(api, &mut known) }?;
+    let api = known;
     let table = Table::new(&api).map_err(|slot| Reason::MissingSlot { slot })?;
     // SAFETY: null or, by the ABI, a description that starts with its size.
     let [name, version, vendor, build_id] = unsafe { copy_info(api.info) }?;
@@ -237,21 +240,20 @@ fn negotiate(
     Ok(Box::leak(Box::new(plugin)))
 }
 
-/// The smaller of the plugin's table and this host's; the rest is empty.
+/// Copies the smaller of the plugin's table and this host's; the rest of `own` stays as it is.
 ///
 /// # Safety
 /// - `api` is valid for reading an [`SmHdr`], and for as many bytes as that says.
-unsafe fn copy_api(api: *const SmBackendApi) -> Result<SmBackendApi, Reason> {
+/// - `T` starts as [`SmBackendApi`] does, and whole words of any table are a valid `T`.
+unsafe fn copy_known<T>(api: *const SmBackendApi, own: &mut T) -> Result<(), Reason> {
     // SAFETY: this function's contract.
     let len = unsafe { struct_len(api, "the table", SM_BACKEND_API_LEN_V1_0) }?;
-    let mut copy = SmBackendApi::new(ptr::null());
-    let to = ptr::from_mut(&mut copy).cast::<u8>();
-    let len = len.min(size_of::<SmBackendApi>());
+    let to = ptr::from_mut(own).cast::<u8>();
+    let len = len.min(size_of::<T>());
     // SAFETY: `api` is not null and aligned (`struct_len`), and its own header says that `len`
-    // bytes are there; `copy` is at least as long, and any bytes are a valid table, because its
-    // fields are integers, raw pointers and optional functions.
+    // bytes are there; `own` is at least as long, and by contract they are valid for it.
     unsafe { ptr::copy_nonoverlapping(api.cast::<u8>(), to, len) };
-    Ok(copy)
+    Ok(())
 }
 
 /// Name, version, vendor and build id.
@@ -357,3 +359,5 @@ const STRUCT_LEN_UNIT: usize = 8;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod versions;

@@ -77,6 +77,7 @@ crates/stepmesh-core/src/secure.rs              asks libc whether the process is
 crates/stepmesh-core/src/loader.rs              dlopen and tables of foreign code
 crates/stepmesh-core/src/loader/                dlopen and tables of foreign code
 crates/stepmesh-core/src/host.rs                the functions that plugins call
+crates/stepmesh-core/src/host/                  calls them as a plugin does
 crates/stepmesh-core/src/status.rs              reads the error that a plugin filled in
 crates/stepmesh-core/src/probe.rs               calls through a table that is not yet normalised
 crates/stepmesh-core/src/table.rs               turns a foreign table into the host's own

@@ -1,7 +1,12 @@
-//! The layout of every struct, as a table that a review sees change.
+//! The layout of every struct, as a table that a review sees change: it is the compiler's in Rust and
+//! in C, has every field, and only ever grows.
 
 use core::fmt::Write as _;
 use core::mem::offset_of;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use expect_test::expect_file;
 use stepmesh_abi::note::{SmNoteDesc, SmNoteHeader};
@@ -18,7 +23,77 @@ macro_rules! layout {
 }
 
 #[test]
-fn layout_is_that_of_version_1_0() {
+fn the_layout_is_the_committed_one() {
+    expect_file!["layout.txt"].assert_eq(&layout());
+}
+
+/// What a plugin of version 1.0 was built with holds for good: each of its structs is still there,
+/// at least as long, and each field where it was.
+#[test]
+fn a_later_version_only_appends() {
+    let (first, now) = (table(FIRST), table(&layout()));
+    for (name, old) in &first {
+        let new = now.get(name).unwrap_or_else(|| panic!("{name} is gone"));
+        assert!(new.len_bytes >= old.len_bytes, "{name} has become shorter");
+        let kept = new.fields.get(..old.fields.len());
+        assert_eq!(kept, Some(&*old.fields), "{name}: only append");
+        for (field, offset) in &new.fields[old.fields.len()..] {
+            assert!(*offset >= old.len_bytes, "{name}.{field} is in older bytes");
+        }
+    }
+    let last = table("S 16\n  0 a\n  8 b\n");
+    assert_eq!(last["S"].fields, [("a".into(), 0), ("b".into(), 8)]);
+}
+
+#[test]
+fn the_table_has_every_field_of_the_header() {
+    let table = table(&layout());
+    let mut structs = 0;
+    for text in header().split("typedef struct ").skip(1) {
+        let Some((name, rest)) = text.split_once(" {") else {
+            continue;
+        };
+        let body = rest.split("\n}").next().unwrap();
+        let known: Vec<_> = table[name].fields.iter().map(|field| &*field.0).collect();
+        assert_eq!(fields_of(body), known, "{name}");
+        structs += 1;
+    }
+    assert_eq!(structs, table.len());
+}
+
+#[test]
+fn a_c_compiler_lays_the_structs_out_alike() {
+    let mut program = String::from("#include <stddef.h>\n#include \"stepmesh_backend.h\"\n");
+    for (name, of) in table(&layout()) {
+        let len_bytes = of.len_bytes;
+        writeln!(
+            program,
+            "_Static_assert(sizeof({name}) == {len_bytes}, \"size of {name}\");"
+        )
+        .unwrap();
+        for (field, offset) in of.fields {
+            writeln!(
+                program,
+                "_Static_assert(offsetof({name}, {field}) == {offset}, \"{name}.{field}\");"
+            )
+            .unwrap();
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("layout.c");
+    fs::write(&source, program).unwrap();
+    let output = Command::new("cc")
+        .args(["-std=c11", "-fsyntax-only", "-I"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+        .arg(source)
+        .output()
+        .expect("this test needs a C compiler");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+}
+
+/// A line for each struct with its size, then one for each field with its offset.
+fn layout() -> String {
     let mut out = String::new();
     layout!(out, SmHdr, struct_size abi_major abi_minor);
     layout!(out, SmStr, ptr len pad0);
@@ -43,7 +118,52 @@ fn layout_is_that_of_version_1_0() {
         stream_sync stream_query stream_wait_event memcpy_async memcpy_sync memset_async
         event_create event_destroy event_record event_query event_sync event_elapsed
         launch_host_func last_error health get_extension);
-    expect_file!["layout.txt"].assert_eq(&out);
+    out
+}
+
+struct Layout {
+    len_bytes: usize,
+    fields: Vec<(String, usize)>,
+}
+
+fn table(text: &str) -> BTreeMap<String, Layout> {
+    let mut structs: Vec<(String, Layout)> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (first, second) = (words.next().unwrap(), words.next().unwrap());
+        if line.starts_with(' ') {
+            let fields = &mut structs.last_mut().unwrap().1.fields;
+            fields.push((second.into(), first.parse().unwrap()));
+        } else {
+            let len_bytes = second.parse().unwrap();
+            let fields = Vec::new();
+            structs.push((first.into(), Layout { len_bytes, fields }));
+        }
+    }
+    structs.into_iter().collect()
+}
+
+fn header() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/stepmesh_backend.h");
+    fs::read_to_string(path).unwrap()
+}
+
+/// Names of the fields in the body of a struct of the header.
+fn fields_of(body: &str) -> Vec<String> {
+    let lines = body.lines().map(str::trim);
+    let code: String = lines.filter(|line| !line.starts_with("//")).collect();
+    let name = |declaration: &str| {
+        let declared = match declaration.split_once("(*") {
+            Some((_, function)) => function.split(')').next(),
+            None => declaration.split('[').next(),
+        };
+        let word = declared.unwrap().rsplit([' ', '*']).next().unwrap();
+        word.to_owned()
+    };
+    code.split(';')
+        .filter(|text| !text.is_empty())
+        .map(name)
+        .collect()
 }
 
 #[test]
@@ -74,3 +194,6 @@ fn an_empty_table_names_its_first_missing_slot() {
         Some("probe")
     );
 }
+
+/// The layout as version 1.0 was first published with it. Never edited.
+const FIRST: &str = include_str!("layout-1.0.txt");

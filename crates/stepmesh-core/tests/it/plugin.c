@@ -34,6 +34,27 @@
 #define SIZE sizeof(SmBackendApi)
 #endif
 
+/*
+ * NEXT makes it a plugin of the next minor version, in which the tables and the device's description
+ * have grown at their ends.
+ */
+#ifdef NEXT
+#undef SM_ABI_MINOR
+#define SM_ABI_MINOR 1
+typedef struct {
+  SmBackendApi known;
+  int32_t (*next_slot)(SmBackend *s, uint32_t *out, SmError *err);
+} Api;
+typedef struct {
+  SmHostApi known;
+  uint32_t (*next)(void *ctx);
+} Host;
+typedef struct {
+  SmDeviceInfo known;
+  uint64_t next;
+} Info;
+#endif
+
 #ifdef NOTE_MAJOR
 #undef SM_ABI_MAJOR
 #define SM_ABI_MAJOR NOTE_MAJOR
@@ -136,8 +157,25 @@ static int32_t device_info(SmBackend *s, uint32_t dev, SmDeviceInfo *out, SmErro
   out->ordinal = (int32_t)dev;
   uint32_t len = config("transport.kind", out->name, sizeof out->name);
   config("mesh.token", out->name + len, (uint32_t)sizeof out->name - len);
+#ifdef NEXT
+  if (out->hdr.struct_size >= sizeof(Info))
+    ((Info *)out)->next = 7;
+#endif
   return SM_OK;
 }
+
+#ifdef NEXT
+/* One more than what the host's new function says, if the host has it. */
+static int32_t next_slot(SmBackend *s, uint32_t *out, SmError *err)
+{
+  (void)s;
+  (void)err;
+  *out = 1;
+  if (host->hdr.struct_size >= sizeof(Host) && ((const Host *)host)->next != 0)
+    *out += ((const Host *)host)->next(host->ctx);
+  return SM_OK;
+}
+#endif
 
 /* Says something and reports a failure, as a driver's own thread would. */
 static int32_t device_sync(SmBackend *s, uint32_t dev, SmError *err)
@@ -160,7 +198,14 @@ static int32_t unused(void) { return SM_UNIMPLEMENTED; }
 
 static const SmPluginInfo info = { SM_HDR(SmPluginInfo), SM_STR(TABLE_NAME), SM_STR(VERSION),
                                    SM_STR("tests"), SM_STR("") };
+#ifdef NEXT
+static Api next = { .next_slot = next_slot };
+#define api next.known
+#undef SIZE
+#define SIZE sizeof next
+#else
 static SmBackendApi api;
+#endif
 
 #ifdef UNDEFINED
 int there_is_no_such_function(void);
@@ -184,6 +229,7 @@ const SmBackendApi *stepmesh_backend_query_v1(const SmHostApi *h, SmError *err)
   host = h;
   api.hdr.struct_size = (uint32_t)(SIZE);
   api.hdr.abi_major = 1;
+  api.hdr.abi_minor = SM_ABI_MINOR;
   api.info = &info;
   api.probe = probe;
   api.open = open_backend;

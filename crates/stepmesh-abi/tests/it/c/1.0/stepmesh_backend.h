@@ -1,0 +1,973 @@
+/*
+ * The C ABI between the StepMesh host and its accelerator backends. docs/abi.md explains it.
+ * A plugin needs this header only; it links nothing of StepMesh.
+ */
+
+
+#ifndef STEPMESH_BACKEND_H
+#define STEPMESH_BACKEND_H
+
+/* Generated from crates/stepmesh-abi by `cargo xtask abi`. Do not edit. */
+
+#include <stdint.h>
+
+/* Opaque handles. */
+typedef struct SmBackend SmBackend;
+typedef struct SmEvent SmEvent;
+
+
+// Bytes of the plugin's table in version 1.0; a plugin's table is never smaller.
+#define SM_BACKEND_API_LEN_V1_0 304
+
+// Capability: `alloc` knows `SM_MEMORY_HOST_PINNED`.
+#define SM_CAP_PINNED_HOST (1 << 0)
+
+// Capability: `alloc` knows `SM_MEMORY_MANAGED`.
+#define SM_CAP_MANAGED (1 << 1)
+
+// Capability: pinned host memory has a device address.
+#define SM_CAP_MAPPED_HOST (1 << 2)
+
+// Capability: host and device share one address space, so a pointer tells its device.
+#define SM_CAP_UVA (1 << 3)
+
+// Capability: `alloc_async` and `free_async` are stream-ordered.
+#define SM_CAP_STREAM_ORDERED_ALLOC (1 << 4)
+
+// Capability: devices of this backend reach each other's memory.
+#define SM_CAP_PEER_ACCESS (1 << 5)
+
+// Capability: device memory can be exported as a dma-buf with the default mapping.
+#define SM_CAP_DMABUF_DEFAULT (1 << 6)
+
+// Capability: device memory can be exported as a dma-buf with the PCIe mapping.
+#define SM_CAP_DMABUF_PCIE (1 << 7)
+
+// Capability: a peer-memory kernel module lets a NIC register device pointers.
+#define SM_CAP_PEERMEM (1 << 8)
+
+// Capability: synchronous memory operations can be forced for an allocation.
+#define SM_CAP_SYNC_MEMOPS (1 << 9)
+
+// Capability: RDMA writes can be flushed.
+#define SM_CAP_FLUSH_RDMA (1 << 10)
+
+// Capability: `stepmesh.ipc.v1` is there.
+#define SM_CAP_IPC (1 << 11)
+
+// Capability: events measure time.
+#define SM_CAP_TIMING (1 << 12)
+
+// Capability: `launch_host_func` runs in stream order.
+#define SM_CAP_HOST_FUNC (1 << 13)
+
+// Capability: the slots used on the data path may be called while a stream is captured.
+#define SM_CAP_GRAPH_CAPTURE_SAFE (1 << 14)
+
+// Capability: `stepmesh.vmm.v1` is there.
+#define SM_CAP_VMM (1 << 15)
+
+// Capability: `stepmesh.memevent.v1` is there.
+#define SM_CAP_MEMEVENT (1 << 16)
+
+// Capability: several instances may use the device at once.
+#define SM_CAP_CONCURRENT_CONTEXTS (1 << 17)
+
+// Capability: `stepmesh.lazy.v1` is there.
+#define SM_CAP_LAZY (1 << 18)
+
+// Capability: `probe` may be called before a fork without harm to the child.
+#define SM_CAP_FORK_SAFE_PROBE (1 << 19)
+
+// DLPack device type of host memory.
+#define SM_DLPACK_CPU 1
+
+// DLPack device type of CUDA device memory.
+#define SM_DLPACK_CUDA 2
+
+// DLPack device type of ROCm device memory.
+#define SM_DLPACK_ROCM 10
+
+// Write ordering: RDMA writes are not ordered for anyone; flush first.
+#define SM_RDMA_ORDERING_NONE 0
+
+// Write ordering: ordered as the owning device sees them.
+#define SM_RDMA_ORDERING_OWNER 1
+
+// Write ordering: ordered as every device sees them.
+#define SM_RDMA_ORDERING_ALL_DEVICES 2
+
+// Flush option: the host can flush RDMA writes.
+#define SM_FLUSH_HOST (1 << 0)
+
+// Flush option: a stream can flush RDMA writes.
+#define SM_FLUSH_MEMOPS (1 << 1)
+
+// Health: the device works.
+#define SM_HEALTH_OK 0
+
+// Health: the device works but reports errors.
+#define SM_HEALTH_DEGRADED 1
+
+// Health: the device is gone or must be reset.
+#define SM_HEALTH_LOST 2
+
+// Success. The numbers are those of gRPC and absl (PJRT and IREE use them too), so that layers
+// above map one to one.
+#define SM_OK 0
+
+// The operation was cancelled, typically by closing its instance.
+#define SM_CANCELLED 1
+
+// A failure of unknown kind.
+#define SM_UNKNOWN 2
+
+// An argument is wrong whatever the state.
+#define SM_INVALID_ARGUMENT 3
+
+// A bounded wait ran out; the object is still usable.
+#define SM_DEADLINE_EXCEEDED 4
+
+// The named thing does not exist.
+#define SM_NOT_FOUND 5
+
+// The named thing exists already.
+#define SM_ALREADY_EXISTS 6
+
+// The process lacks a right.
+#define SM_PERMISSION_DENIED 7
+
+// Out of memory, handles, descriptors or disk.
+#define SM_RESOURCE_EXHAUSTED 8
+
+// The instance is in the wrong state: closed, poisoned, forked.
+#define SM_FAILED_PRECONDITION 9
+
+// Stopped by a conflict; the caller may start over.
+#define SM_ABORTED 10
+
+// A position beyond the end.
+#define SM_OUT_OF_RANGE 11
+
+// This backend does not do that.
+#define SM_UNIMPLEMENTED 12
+
+// A bug: an invariant broke, a panic or exception was caught.
+#define SM_INTERNAL 13
+
+// Not now; the same call may succeed later.
+#define SM_UNAVAILABLE 14
+
+// Data was lost or is corrupt.
+#define SM_DATA_LOSS 15
+
+// The caller has not proved who it is.
+#define SM_UNAUTHENTICATED 16
+
+// Error flag: the same call may succeed if it is made again.
+#define SM_ERROR_RETRYABLE (1 << 0)
+
+// Error flag: the device is gone; every later call on it fails.
+#define SM_ERROR_DEVICE_LOST (1 << 1)
+
+// Error flag: the error stays until the instance is closed.
+#define SM_ERROR_STICKY (1 << 2)
+
+// Error flag: memory ran out.
+#define SM_ERROR_OOM (1 << 3)
+
+// Error flag: peers that rely on this device must be told.
+#define SM_ERROR_PEER_FATAL (1 << 4)
+
+// Error flag: the message was cut to fit.
+#define SM_ERROR_TRUNCATED (1 << 5)
+
+// Bytes of an error's message: what is left of 256 after the numbers.
+#define SM_ERROR_MSG_CAP 232
+
+// Event flag: measures time.
+#define SM_EVENT_TIMING (1 << 0)
+
+// Event flag: other processes may wait for it.
+#define SM_EVENT_IPC (1 << 1)
+
+// Event flag: waiting sleeps by preference.
+#define SM_EVENT_BLOCKING (1 << 2)
+
+// Event flag: backed by a word in memory that the host polls.
+#define SM_EVENT_MEMSYNC (1 << 3)
+
+// Event state: work before the last record is still running.
+#define SM_EVENT_PENDING 0
+
+// Event state: that work is done. Also the state of an event that was never recorded.
+#define SM_EVENT_DONE 1
+
+// Event state: that work failed; `event_sync` tells how.
+#define SM_EVENT_ERROR 2
+
+// Wait mode: spin on the processor.
+#define SM_WAIT_SPIN 0
+
+// Wait mode: yield between looks.
+#define SM_WAIT_YIELD 1
+
+// Wait mode: sleep until woken.
+#define SM_WAIT_BLOCK 2
+
+// Handle kind: a file descriptor.
+#define SM_IPC_FD 1
+
+// Handle kind: bytes that only the vendor's library understands.
+#define SM_IPC_OPAQUE 2
+
+// Handle flag: the descriptor can be mapped by the host (`mmap`) for reading and writing.
+#define SM_IPC_MAPPABLE (1 << 0)
+
+// Major version of the ABI. It is part of the entry symbol's name, so a library of another major
+// is never called by mistake.
+#define SM_ABI_MAJOR 1
+
+// Minor version of the ABI: counts appended fields and slots. Any two minors work together.
+#define SM_ABI_MINOR 0
+
+// Log level: work was lost.
+#define SM_LOG_ERROR 1
+
+// Log level: degraded, going on.
+#define SM_LOG_WARN 2
+
+// Log level: a change an operator wants to see.
+#define SM_LOG_INFO 3
+
+// Log level: decisions.
+#define SM_LOG_DEBUG 4
+
+// Log level: each operation.
+#define SM_LOG_TRACE 5
+
+// Bytes of the host table in version 1.0; a host table is never smaller.
+#define SM_HOST_API_LEN_V1_0 104
+
+// Memory kind: not known to the backend.
+#define SM_MEMORY_UNKNOWN 0
+
+// Memory kind: the device's own.
+#define SM_MEMORY_DEVICE 1
+
+// Memory kind: host memory locked in place and known to the device.
+#define SM_MEMORY_HOST_PINNED 2
+
+// Memory kind: migrates between host and device.
+#define SM_MEMORY_MANAGED 3
+
+// Memory kind: ordinary host memory. A query's answer; cannot be allocated.
+#define SM_MEMORY_HOST_PAGEABLE 4
+
+// Memory kind: host memory that `host_register` made known. A query's answer.
+#define SM_MEMORY_HOST_REGISTERED 5
+
+// Alloc flag: a NIC will read and write the memory: aligned to [`SM_RDMA_ALIGN_BYTES`] at least,
+// and synchronous memory operations forced where the device needs that.
+#define SM_ALLOC_RDMA (1 << 0)
+
+// Alloc flag: `stepmesh.ipc.v1` must be able to export the memory.
+#define SM_ALLOC_SHAREABLE (1 << 1)
+
+// Alignment in bytes of an allocation with [`SM_ALLOC_RDMA`]: the page of GPUDirect RDMA.
+#define SM_RDMA_ALIGN_BYTES (64 << 10)
+
+// Pointer flag: the host may load and store through the address.
+#define SM_PTR_HOST_ACCESSIBLE (1 << 0)
+
+// Pointer flag: `stepmesh.ipc.v1` can export the memory.
+#define SM_PTR_SHAREABLE (1 << 1)
+
+// Pointer flag: the memory is another process's, imported through `stepmesh.ipc.v1`.
+#define SM_PTR_IMPORTED (1 << 2)
+
+// Pointer flag: the pages are locked in memory.
+#define SM_PTR_LOCKED (1 << 3)
+
+// Copy direction: found from the pointers.
+#define SM_COPY_AUTO 0
+
+// Copy direction: host to device.
+#define SM_COPY_H2D 1
+
+// Copy direction: device to host.
+#define SM_COPY_D2H 2
+
+// Copy direction: within one device.
+#define SM_COPY_D2D 3
+
+// Copy direction: from one device to another.
+#define SM_COPY_P2P 4
+
+// Register flag: the device will only read the memory.
+#define SM_REGISTER_READ_ONLY (1 << 0)
+
+// Type of the note within its owner; another layout gets another number.
+#define SM_NOTE_TYPE 1
+
+// Kind: the host's own processor.
+#define SM_KIND_CPU 1
+
+// Kind: a GPU.
+#define SM_KIND_GPU 2
+
+// Kind: another accelerator.
+#define SM_KIND_ACCELERATOR 3
+
+// Panic strategy: the plugin's language has none.
+#define SM_PANIC_NONE 0
+
+// Panic strategy: panics unwind and are caught at the boundary.
+#define SM_PANIC_UNWIND 1
+
+// Panic strategy: a panic ends the process.
+#define SM_PANIC_ABORT 2
+
+// Sanitizer bit: address.
+#define SM_SANITIZER_ADDRESS (1 << 0)
+
+// Sanitizer bit: thread.
+#define SM_SANITIZER_THREAD (1 << 1)
+
+// Sanitizer bit: memory.
+#define SM_SANITIZER_MEMORY (1 << 2)
+
+// Note flag: the plugin has `stepmesh.lazy.v1`.
+#define SM_NOTE_LAZY (1 << 0)
+
+// Note flag: the plugin starts threads once it is open.
+#define SM_NOTE_THREADS (1 << 1)
+
+// Note flag: instances share state of the process, so one failing may harm another.
+#define SM_NOTE_PROCESS_STATE (1 << 2)
+
+// Stream: none. Refused by every slot, so that a forgotten stream never means the default one.
+#define SM_STREAM_INVALID 0
+
+// Stream: the device's legacy default stream (DLPack's number for CUDA).
+#define SM_STREAM_LEGACY 1
+
+// Stream: the calling thread's default stream of the device (DLPack's number for CUDA).
+#define SM_STREAM_PER_THREAD 2
+
+// Stream: the one the framework holds current. Resolved by the host; never reaches a plugin.
+#define SM_STREAM_CURRENT UINT64_MAX
+
+// Stream flag: not ordered with the legacy default stream.
+#define SM_STREAM_NON_BLOCKING (1 << 0)
+
+// The first field of every struct that crosses the boundary (except [`crate::SmError`], which
+// carries its size alone).
+//
+// `struct_size` is always `sizeof` of the struct as the writer knows it. The reader uses the
+// smaller of that and its own `sizeof`; a field beyond it is absent and has its default.
+typedef struct SmHdr {
+  // Bytes of the whole struct, this header included, as its writer knows it.
+  uint32_t struct_size;
+  // Major version of the ABI that the writer was built with.
+  uint16_t abi_major;
+  // Minor version of the ABI that the writer was built with.
+  uint16_t abi_minor;
+} SmHdr;
+
+// A string in a struct: pointer and length, UTF-8, without a terminating NUL.
+//
+// The pointer may be null when the length is 0. The text lives as long as its owner says; readers
+// copy it.
+typedef struct SmStr {
+  // First byte, or null when `len` is 0.
+  const char *ptr;
+  // Length in bytes.
+  uint32_t len;
+  // Zero.
+  uint32_t pad0;
+} SmStr;
+
+// A plugin's description of itself. Name and version are those of its ELF note.
+typedef struct SmPluginInfo {
+  // Size and version.
+  struct SmHdr hdr;
+  // Name by which the backend is chosen: lower case letters, digits, `-` and `_`.
+  struct SmStr name;
+  // Version of the plugin.
+  struct SmStr version;
+  // Who made it.
+  struct SmStr vendor;
+  // What tells two builds apart; may be empty.
+  struct SmStr build_id;
+} SmPluginInfo;
+
+// Where a slot writes why it failed. Owned by the caller, who may pass null; nothing in it is
+// freed, so it outlives the plugin.
+//
+// A slot that succeeds leaves it alone. One that fails writes no byte at or beyond `struct_size`, which the caller sets. The message is UTF-8,
+// cut at a character boundary when it does not fit ([`SM_ERROR_TRUNCATED`]), and has no NUL at its
+// end.
+typedef struct SmError {
+  // Bytes of this struct, set by the caller.
+  uint32_t struct_size;
+  // One of the `SM_*` status codes; equal to what the slot returned.
+  int32_t code;
+  // The vendor's number (`cudaError_t`, `hipError_t`, `errno`), 0 if there is none.
+  int64_t native_code;
+  // `SM_ERROR_*` bits.
+  uint32_t flags;
+  // Bytes of `msg` in use.
+  uint32_t msg_len;
+  // What failed, on which object, and what to do about it.
+  char msg[SM_ERROR_MSG_CAP];
+} SmError;
+
+// What a plugin may call. The host keeps the table and everything behind `ctx` alive until the
+// process ends, and each function may be called from any thread at any time after `query`.
+//
+// A plugin copies the smaller of `hdr.struct_size` and its own `sizeof` into a zeroed table of its
+// own, and treats a null function as one that does nothing.
+typedef struct SmHostApi {
+  // Size and version of the host's table.
+  struct SmHdr hdr;
+  // First argument of every function.
+  void *ctx;
+  // 1 if a message of this level (`SM_LOG_*`) and target would be kept. Ask before formatting.
+  int32_t (*log_enabled)(void *ctx, uint32_t level, const char *target, uint32_t target_len);
+  // Takes one log message; every text is UTF-8 with its length and is copied.
+  void (*log)(void *ctx,
+              uint32_t level,
+              const char *target,
+              uint32_t target_len,
+              const char *file,
+              uint32_t file_len,
+              uint32_t line,
+              const char *msg,
+              uint32_t msg_len);
+  // Copies the value of a configuration key to `buf` and its length to `len`. `SM_NOT_FOUND` if
+  // the key has no value; `SM_OUT_OF_RANGE` with `len` set if it is longer than `cap`. Plugins
+  // read no environment variable of their own.
+  int32_t (*get_config)(void *ctx,
+                        const char *key,
+                        uint32_t key_len,
+                        char *buf,
+                        uint32_t cap,
+                        uint32_t *len);
+  // The framework's current stream of a device (`SM_DLPACK_*`, index). `SM_NOT_FOUND` if no
+  // framework said.
+  int32_t (*current_stream)(void *ctx, int32_t dlpack_type, uint32_t dev, uint64_t *stream);
+  // Reports a failure that no call is there to return. The error is copied.
+  void (*report_async_error)(void *ctx, uint32_t dev, const struct SmError *err);
+  // Starts a span of the host's trace; the answer goes to `trace_end`. 0 when tracing is off.
+  uint64_t (*trace_begin)(void *ctx, const char *name, uint32_t name_len);
+  // Ends a span.
+  void (*trace_end)(void *ctx, uint64_t span);
+  // 1 once the process is ending: late destructors skip what would touch the driver.
+  int32_t (*process_exiting)(void *ctx);
+  // Memory of the host's allocator for a plugin's bookkeeping; null when there is none.
+  void *(*alloc)(void *ctx, uint64_t size, uint64_t align);
+  // Gives memory of `alloc` back, with the size and alignment it was asked with.
+  void (*free)(void *ctx, void *ptr, uint64_t size, uint64_t align);
+  // Nanoseconds of the host's monotonic clock.
+  uint64_t (*monotonic_ns)(void *ctx);
+} SmHostApi;
+
+// What `open` is asked for.
+typedef struct SmOpenArgs {
+  // Size set by the host.
+  struct SmHdr hdr;
+  // No bit is defined in version 1.0; unknown bits are `SM_INVALID_ARGUMENT`.
+  uint64_t flags;
+} SmOpenArgs;
+
+// Facts about one device. Filled by the plugin up to the smaller of its own size and the caller's
+// `hdr.struct_size`; text fields are UTF-8, NUL-padded.
+//
+// The plugin supplies facts; the host decides what follows from them (which NIC is near, which
+// torch device a tensor gets).
+typedef struct SmDeviceInfo {
+  // Size set by the caller.
+  struct SmHdr hdr;
+  // Index by which every slot names this device, 0 up to the count.
+  int32_t ordinal;
+  // Index before `*_VISIBLE_DEVICES` and the like; -1 if unknown.
+  int32_t physical_ordinal;
+  // Marketing name.
+  char name[64];
+  // Architecture as compilers name it (`sm_90`, `gfx942`, `x86_64`).
+  char arch[32];
+  // Type of the torch device (`cuda` for ROCm too).
+  char torch_device_type[16];
+  // PCI address in lower case, `0000:3b:00.0`; empty if the device is not on PCI.
+  char pci_bdf[16];
+  // Identity that survives reboots and ordinals; all zero if unknown.
+  uint8_t uuid[16];
+  // NUMA node; -1 if unknown.
+  int32_t numa_node;
+  // Index of the torch device.
+  int32_t torch_index;
+  // `DLDeviceType` (`SM_DLPACK_*`).
+  int32_t dlpack_type;
+  // `device_id` of DLPack.
+  int32_t dlpack_id;
+  // PCI vendor, 0 if not on PCI.
+  uint32_t vendor_id;
+  // PCI device, 0 if not on PCI.
+  uint32_t device_id;
+  // Major compute capability, 0 if it has none.
+  uint32_t cc_major;
+  // Minor compute capability.
+  uint32_t cc_minor;
+  // Bytes of memory.
+  uint64_t total_mem;
+  // Bytes of one allocation page: sizes and addresses of allocations are multiples of it.
+  uint64_t page_granularity;
+  // Alignment in bytes of an exported dma-buf, 0 if none can be exported.
+  uint64_t dmabuf_granularity;
+  // 1 if the device shares the host's memory.
+  uint32_t integrated;
+  // `SM_RDMA_ORDERING_*`.
+  uint32_t rdma_write_ordering;
+  // `SM_FLUSH_*` bits.
+  uint32_t flush_options;
+  // Zero.
+  uint32_t pad0;
+} SmDeviceInfo;
+
+// What a backend knows about an address. Filled up to the smaller of the plugin's size and the
+// caller's `hdr.struct_size`.
+//
+// An interior pointer resolves to its allocation. Memory the backend does not know is not an
+// error: its kind is [`SM_MEMORY_UNKNOWN`] or [`SM_MEMORY_HOST_PAGEABLE`], the rest zero.
+typedef struct SmPtrAttr {
+  // Size set by the caller.
+  struct SmHdr hdr;
+  // `SM_MEMORY_*`.
+  uint32_t kind;
+  // Device that owns the memory; -1 if none.
+  int32_t device;
+  // First address of the allocation.
+  uint64_t base;
+  // Bytes of the allocation as they were asked for.
+  uint64_t size;
+  // Names the allocation; never given out again by the process, also when the address is, so
+  // that a cache of registrations can be keyed by it. 0 for unknown memory.
+  uint64_t alloc_id;
+  // `SM_PTR_*` bits.
+  uint64_t flags;
+  // Zero.
+  uint64_t reserved;
+} SmPtrAttr;
+
+// The functions of a plugin. Static, immutable, and at the same address for every `query`.
+//
+// Each slot returns a status code ([`crate::error`]) that is also in `err`, which may be null.
+// Out pointers must not be null and are written on success only. A slot that is null or beyond
+// `hdr.struct_size` is absent: the host puts a thunk of its own there if it is optional, and
+// refuses the plugin if it is required.
+//
+// Threading classes:
+// - **A**: any thread, concurrently.
+// - **H**: any thread, one call at a time for each handle.
+// - **C**: callback context; must not call back into the table and must not block for long.
+// - **I**: the thread that initialises or ends the instance, with no other call in flight on it.
+//
+// A slot leaves the calling thread's current device as it found it, also on failure (except
+// `set_current_device`), holds no lock while it calls the host, never aborts or exits, and installs
+// no signal handler. In a forked child an instance of the parent answers `SM_FAILED_PRECONDITION`.
+typedef struct SmBackendApi {
+  // Size and version of the plugin's table.
+  struct SmHdr hdr;
+  // **Required.** The plugin's description of itself.
+  const struct SmPluginInfo *info;
+  // **Required, class A.** Counts usable devices and scores the backend (0: unusable; higher is
+  // better) without making a context, a thread or a file. No driver installed is 0 devices, not
+  // an error.
+  int32_t (*probe)(uint32_t *n_devices, uint32_t *score, struct SmError *err);
+  // **Required, class I.** Makes an instance. Several may be open at once. `host` is the table
+  // that `query` was given.
+  int32_t (*open)(const struct SmHostApi *host,
+                  const struct SmOpenArgs *args,
+                  SmBackend **out,
+                  struct SmError *err);
+  // **Optional, class I.** Drains the instance's work and stops its threads, within a bound.
+  // Idempotent; afterwards every slot but `close`, `free`, the destroys and `last_error` is
+  // `SM_FAILED_PRECONDITION`. Thunk: nothing.
+  int32_t (*quiesce)(SmBackend *s, struct SmError *err);
+  // **Required, class I.** Ends the instance; quiesces first if that was not done. Handles that
+  // are still live are released. The pointer is invalid afterwards, whatever is returned.
+  int32_t (*close)(SmBackend *s, struct SmError *err);
+  // **Required, class A.** Number of devices; constant for the life of the instance.
+  int32_t (*device_count)(SmBackend *s, uint32_t *n, struct SmError *err);
+  // **Required, class A.** Facts about a device.
+  int32_t (*device_info)(SmBackend *s, uint32_t dev, struct SmDeviceInfo *out, struct SmError *err);
+  // **Optional, class A.** Free and total bytes of memory, as the runtime (or what stands in its
+  // way) says now. Thunk: `SM_UNIMPLEMENTED`.
+  int32_t (*mem_info)(SmBackend *s,
+                      uint32_t dev,
+                      uint64_t *free,
+                      uint64_t *total,
+                      struct SmError *err);
+  // **Required, class A.** `SM_CAP_*` bits of a device.
+  int32_t (*capabilities)(SmBackend *s, uint32_t dev, uint64_t *bits, struct SmError *err);
+  // **Required, class A.** Makes a device the calling thread's current one.
+  int32_t (*set_current_device)(SmBackend *s, uint32_t dev, struct SmError *err);
+  // **Required, class A.** The calling thread's current device, as the runtime says; -1 if there
+  // is none.
+  int32_t (*get_current_device)(SmBackend *s, int32_t *dev, struct SmError *err);
+  // **Required, class A.** Waits until all work submitted to the device so far is done. Use
+  // `stream_sync` for a wait with a bound of your choice.
+  int32_t (*device_sync)(SmBackend *s, uint32_t dev, struct SmError *err);
+  // **Required, class A.** Memory of `size` bytes. `align` is a power of two, or 0 for the
+  // backend's choice; `kind` is `SM_MEMORY_*`, `flags` are `SM_ALLOC_*`. Size 0 gives address 0.
+  // Out of memory is `SM_RESOURCE_EXHAUSTED` with `SM_ERROR_OOM`, and leaves the device usable.
+  int32_t (*alloc)(SmBackend *s,
+                   uint32_t dev,
+                   uint64_t size,
+                   uint64_t align,
+                   uint32_t kind,
+                   uint32_t flags,
+                   uint64_t *ptr,
+                   struct SmError *err);
+  // **Required, class A.** Gives memory back, from any thread. 0 is fine; an address that is not
+  // the first of a live allocation is `SM_INVALID_ARGUMENT`. Work in flight on the memory must
+  // be done.
+  int32_t (*free)(SmBackend *s, uint32_t dev, uint64_t ptr, struct SmError *err);
+  // **Optional, class A.** Memory usable by work submitted to the stream after this call. Thunk:
+  // `alloc`.
+  int32_t (*alloc_async)(SmBackend *s,
+                         uint32_t dev,
+                         uint64_t size,
+                         uint32_t stream_dev,
+                         uint64_t stream,
+                         uint64_t *ptr,
+                         struct SmError *err);
+  // **Optional, class A.** Gives memory back when the stream gets there. Thunk: `stream_sync`,
+  // then `free`.
+  int32_t (*free_async)(SmBackend *s,
+                        uint32_t dev,
+                        uint64_t ptr,
+                        uint32_t stream_dev,
+                        uint64_t stream,
+                        struct SmError *err);
+  // **Optional, class A.** Makes host memory known to every device (`SM_REGISTER_*`) and gives
+  // its device address. Registered already: `SM_ALREADY_EXISTS`. Thunk: `SM_UNIMPLEMENTED`.
+  int32_t (*host_register)(SmBackend *s,
+                           void *ptr,
+                           uint64_t size,
+                           uint32_t flags,
+                           uint64_t *dptr,
+                           struct SmError *err);
+  // **Optional, class A.** Undoes `host_register`. Unknown: `SM_NOT_FOUND`. Thunk:
+  // `SM_UNIMPLEMENTED`.
+  int32_t (*host_unregister)(SmBackend *s, void *ptr, struct SmError *err);
+  // **Required, class A.** What is known about an address; interior addresses resolve. Unknown
+  // memory is not an error.
+  int32_t (*pointer_attributes)(SmBackend *s,
+                                uint64_t ptr,
+                                struct SmPtrAttr *out,
+                                struct SmError *err);
+  // **Required, class A.** A stream: work on it runs in order, and asynchronously to the caller.
+  // Lower `priority` numbers are more urgent, 0 is ordinary, and the value is clamped. `flags`
+  // are `SM_STREAM_*`.
+  int32_t (*stream_create)(SmBackend *s,
+                           uint32_t dev,
+                           int32_t priority,
+                           uint32_t flags,
+                           uint64_t *stream,
+                           struct SmError *err);
+  // **Required, class H.** Ends a stream. Work already submitted is still done; the call does
+  // not wait for it.
+  int32_t (*stream_destroy)(SmBackend *s, uint32_t stream_dev, uint64_t stream, struct SmError *err);
+  // **Required, class A.** Waits until the work submitted so far is done, `SM_DEADLINE_EXCEEDED`
+  // at the latest after `timeout_ns`. A failure of earlier work on the stream is returned.
+  int32_t (*stream_sync)(SmBackend *s,
+                         uint32_t stream_dev,
+                         uint64_t stream,
+                         uint64_t timeout_ns,
+                         struct SmError *err);
+  // **Required, class A.** 1 if all work submitted so far is done.
+  int32_t (*stream_query)(SmBackend *s,
+                          uint32_t stream_dev,
+                          uint64_t stream,
+                          uint32_t *done,
+                          struct SmError *err);
+  // **Required, class A.** Later work on the stream waits for the event's last record; records
+  // made after this call do not matter. Returns at once.
+  int32_t (*stream_wait_event)(SmBackend *s,
+                               uint32_t stream_dev,
+                               uint64_t stream,
+                               SmEvent *event,
+                               struct SmError *err);
+  // **Required, class A.** Copies in stream order. `dir` is `SM_COPY_*`; a device argument of a
+  // host side is ignored. The ranges may not overlap, and stay valid until the copy is done.
+  // Size 0 is fine.
+  int32_t (*memcpy_async)(SmBackend *s,
+                          uint64_t dst,
+                          uint64_t src,
+                          uint64_t size,
+                          uint32_t dir,
+                          uint32_t dst_dev,
+                          uint32_t src_dev,
+                          uint32_t stream_dev,
+                          uint64_t stream,
+                          struct SmError *err);
+  // **Optional, class A.** Copies before it returns. Thunk: `memcpy_async` on a stream of the
+  // host's, then `stream_sync`.
+  int32_t (*memcpy_sync)(SmBackend *s,
+                         uint64_t dst,
+                         uint64_t src,
+                         uint64_t size,
+                         uint32_t dir,
+                         uint32_t dst_dev,
+                         uint32_t src_dev,
+                         struct SmError *err);
+  // **Optional, class A.** Fills `size` bytes with the low `width` (1, 2 or 4) bytes of `value`,
+  // in stream order. `size` and `dst` are multiples of `width`. Thunk: `SM_UNIMPLEMENTED`.
+  int32_t (*memset_async)(SmBackend *s,
+                          uint64_t dst,
+                          uint32_t value,
+                          uint32_t width,
+                          uint64_t size,
+                          uint32_t stream_dev,
+                          uint64_t stream,
+                          struct SmError *err);
+  // **Required, class A.** An event (`SM_EVENT_*` flags). Success is never null.
+  int32_t (*event_create)(SmBackend *s,
+                          uint32_t dev,
+                          uint32_t flags,
+                          SmEvent **out,
+                          struct SmError *err);
+  // **Required, class H.** Ends an event; safe while it is pending or waited for by a stream.
+  // Null is fine.
+  int32_t (*event_destroy)(SmBackend *s, SmEvent *event, struct SmError *err);
+  // **Required, class H.** Marks the present end of the stream's work. Recording again moves the
+  // mark; those who wait for the earlier one are not disturbed.
+  int32_t (*event_record)(SmBackend *s,
+                          SmEvent *event,
+                          uint32_t stream_dev,
+                          uint64_t stream,
+                          struct SmError *err);
+  // **Required, class A.** `SM_EVENT_PENDING`, `DONE` or `ERROR`. Never recorded is `DONE`.
+  int32_t (*event_query)(SmBackend *s, SmEvent *event, uint32_t *state, struct SmError *err);
+  // **Required, class A.** Waits for the last record in the way `wait` (`SM_WAIT_*`) says;
+  // `SM_DEADLINE_EXCEEDED` at the latest after `timeout_ns`, and the event stays usable. A
+  // failure of the work is returned.
+  int32_t (*event_sync)(SmBackend *s,
+                        SmEvent *event,
+                        uint64_t timeout_ns,
+                        uint32_t wait,
+                        struct SmError *err);
+  // **Optional, class A.** Milliseconds between two events that have `SM_EVENT_TIMING` and are
+  // done. Thunk: `SM_UNIMPLEMENTED`.
+  int32_t (*event_elapsed)(SmBackend *s,
+                           SmEvent *start,
+                           SmEvent *end,
+                           double *ms,
+                           struct SmError *err);
+  // **Optional, class A.** Runs `func(arg)` exactly once when the stream gets there, also when
+  // earlier work failed or the instance is closed first. `func` is class C. Thunk: a thread of
+  // the host's that waits.
+  int32_t (*launch_host_func)(SmBackend *s,
+                              uint32_t stream_dev,
+                              uint64_t stream,
+                              void (*func)(void *arg),
+                              void *arg,
+                              struct SmError *err);
+  // **Optional, class A.** The calling thread's last error on any instance, for callers that
+  // passed null. `SM_OK` and an empty message if there was none. Returns its code. Thunk:
+  // `SM_OK`.
+  int32_t (*last_error)(SmBackend *s, struct SmError *err);
+  // **Optional, class A.** `SM_HEALTH_*`; the error, if any, tells the fault. Thunk:
+  // `SM_HEALTH_OK`.
+  int32_t (*health)(SmBackend *s, uint32_t dev, uint32_t *state, struct SmError *err);
+  // **Optional, class A.** The table of an extension (`SM_EXTENSION_*` or a vendor's own
+  // reverse-DNS name) of at least `min_version`. Unknown: `SM_NOT_FOUND`. The table lives as
+  // long as the process. Thunk: `SM_NOT_FOUND`.
+  int32_t (*get_extension)(SmBackend *s,
+                           const char *id,
+                           uint32_t id_len,
+                           uint32_t min_version,
+                           const void **table,
+                           uint32_t *version,
+                           struct SmError *err);
+} SmBackendApi;
+
+// Type of the entry symbol. Pure: opens no device, starts no thread, reads no environment. Returns
+// the same table each time, or null with `err` filled in if the host cannot be served. The host's
+// table lives as long as the process; the plugin logs through it from here on.
+typedef const struct SmBackendApi *(*SmBackendQueryFn)(const struct SmHostApi *host,
+                                                       struct SmError *err);
+
+// A piece of memory that another process can map or import. Filled by `SmIpcV1::export_memory`,
+// carried to the other process by the host.
+typedef struct SmIpcHandle {
+  // Size set by the caller.
+  struct SmHdr hdr;
+  // `SM_IPC_FD` or `SM_IPC_OPAQUE`.
+  uint32_t kind;
+  // With `SM_IPC_FD`: a descriptor with `O_CLOEXEC`; -1 otherwise.
+  int32_t fd;
+  // Where the exported range starts in the file or in the opaque object, in bytes.
+  uint64_t offset;
+  // Bytes of the exported range.
+  uint64_t len;
+  // `SM_IPC_*` flags.
+  uint32_t flags;
+  // Zero.
+  uint32_t pad0;
+  // With `SM_IPC_OPAQUE`: the vendor's handle (64 bytes are enough for CUDA and HIP).
+  uint8_t bytes[64];
+} SmIpcHandle;
+
+// `stepmesh.ipc.v1`: memory shared between processes of one host. Every function is class A and
+// required; the table lives as long as the plugin, that is, as long as the process.
+typedef struct SmIpcV1 {
+  // Size and version of the plugin's table.
+  struct SmHdr hdr;
+  // Exports `size` bytes at `ptr` (interior pointers are fine) of an allocation of `dev`.
+  //
+  // The descriptor in an `SM_IPC_FD` handle belongs to the caller, who closes it with `close`
+  // when it was sent or mapped; the plugin keeps no use of it. The memory stays alive through
+  // the descriptor and its mappings, also after `free`. A range that is not within one
+  // allocation is `SM_INVALID_ARGUMENT`; memory that cannot be shared is `SM_UNIMPLEMENTED`.
+  int32_t (*export_memory)(SmBackend *s,
+                           uint32_t dev,
+                           uint64_t ptr,
+                           uint64_t size,
+                           struct SmIpcHandle *out,
+                           struct SmError *err);
+  // Makes another process's memory usable by `dev` and gives its address. The descriptor in the
+  // handle stays the caller's. Size and offset are checked against the object itself.
+  int32_t (*import_memory)(SmBackend *s,
+                           uint32_t dev,
+                           const struct SmIpcHandle *handle,
+                           uint64_t *ptr,
+                           struct SmError *err);
+  // Ends an import. `ptr` is the address that `import_memory` gave; 0 is fine.
+  int32_t (*close_import)(SmBackend *s, uint32_t dev, uint64_t ptr, struct SmError *err);
+} SmIpcV1;
+
+// Header of an ELF note, for authors in C. All numbers are little-endian.
+typedef struct SmNoteHeader {
+  // 9: the owner with its NUL.
+  uint32_t name_len;
+  // Bytes of the description.
+  uint32_t desc_len;
+  // `SM_NOTE_TYPE`.
+  uint32_t note_type;
+  // `StepMesh` and NULs.
+  uint8_t owner[12];
+} SmNoteHeader;
+
+// Fixed part of the note's description, for authors in C. All numbers are little-endian. The
+// texts follow at `struct_size`: name, aliases, version and target, without gaps.
+typedef struct SmNoteDesc {
+  // Bytes of the fixed part.
+  uint32_t struct_size;
+  // Major version of the ABI.
+  uint16_t abi_major;
+  // Oldest minor version of a host that the plugin works with.
+  uint16_t abi_min_minor;
+  // Minor version that the plugin was built with.
+  uint16_t abi_max_minor;
+  // Symbols the plugin exports.
+  uint16_t exported_symbols;
+  // `SM_KIND_*`.
+  uint8_t kind;
+  // Bytes of a pointer.
+  uint8_t pointer_width;
+  // `SM_PANIC_*`.
+  uint8_t panic_strategy;
+  // `SM_SANITIZER_*` bits.
+  uint8_t sanitizer;
+  // `SM_NOTE_*` bits.
+  uint32_t flags;
+  // The higher wins between plugins of one name or alias.
+  int32_t priority;
+  // Bytes of the name.
+  uint16_t plugin_name_len;
+  // Bytes of the aliases.
+  uint16_t aliases_len;
+  // Bytes of the version.
+  uint16_t version_len;
+  // Bytes of the target triple.
+  uint16_t target_len;
+  // Zero.
+  uint32_t reserved;
+} SmNoteDesc;
+
+#endif  /* STEPMESH_BACKEND_H */
+
+/* Names of the extensions. */
+#define SM_EXTENSION_IPC_V1 "stepmesh.ipc.v1"
+#define SM_EXTENSION_RDMA_V1 "stepmesh.rdma.v1"
+#define SM_EXTENSION_MEMEVENT_V1 "stepmesh.memevent.v1"
+#define SM_EXTENSION_TIMING_V1 "stepmesh.timing.v1"
+#define SM_EXTENSION_GRAPH_V1 "stepmesh.graph.v1"
+#define SM_EXTENSION_VMM_V1 "stepmesh.vmm.v1"
+#define SM_EXTENSION_COMPUTE_V1 "stepmesh.compute.v1"
+#define SM_EXTENSION_LAZY_V1 "stepmesh.lazy.v1"
+
+/* The header of a struct of the given type. */
+#define SM_HDR(type) { (uint32_t)sizeof(type), SM_ABI_MAJOR, SM_ABI_MINOR }
+
+/* A string literal as an SmStr. */
+#define SM_STR(literal) { literal, (uint32_t)(sizeof(literal) - 1), 0 }
+
+#ifndef SM_TARGET_TRIPLE
+#if defined(__linux__) && defined(__x86_64__) && defined(__GLIBC__)
+#define SM_TARGET_TRIPLE "x86_64-unknown-linux-gnu"
+#elif defined(__linux__) && defined(__x86_64__)
+#define SM_TARGET_TRIPLE "x86_64-unknown-linux-musl"
+#elif defined(__linux__) && defined(__aarch64__) && defined(__GLIBC__)
+#define SM_TARGET_TRIPLE "aarch64-unknown-linux-gnu"
+#elif defined(__linux__) && defined(__aarch64__)
+#define SM_TARGET_TRIPLE "aarch64-unknown-linux-musl"
+#else
+#define SM_TARGET_TRIPLE "unknown"
+#endif
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SM_SANITIZER_HERE SM_SANITIZER_ADDRESS
+#elif defined(__SANITIZE_THREAD__)
+#define SM_SANITIZER_HERE SM_SANITIZER_THREAD
+#else
+#define SM_SANITIZER_HERE 0
+#endif
+
+/*
+ * Writes the plugin's ELF note; at file scope, once, with string literals:
+ *   SM_BACKEND_NOTE("name", "ALIAS", "1.0.0", SM_KIND_GPU, SM_NOTE_THREADS, 0)
+ */
+#define SM_BACKEND_NOTE(name, aliases, version, kind, flags, priority)                        \
+  __attribute__((used, section(".note.stepmesh"), aligned(4))) static const struct {          \
+    SmNoteHeader header;                                                                      \
+    SmNoteDesc desc;                                                                          \
+    char text[(sizeof(name aliases version SM_TARGET_TRIPLE) + 3) / 4 * 4];                   \
+  } sm_backend_note = {                                                                       \
+    { 9,                                                                                      \
+      (uint32_t)(sizeof(SmNoteDesc)                                                           \
+                 + (sizeof(name aliases version SM_TARGET_TRIPLE) + 3) / 4 * 4),              \
+      SM_NOTE_TYPE,                                                                           \
+      { 'S', 't', 'e', 'p', 'M', 'e', 's', 'h', 0, 0, 0, 0 } },                               \
+    { (uint32_t)sizeof(SmNoteDesc), SM_ABI_MAJOR, 0, SM_ABI_MINOR, 1, kind,                   \
+      (uint8_t)sizeof(void *), SM_PANIC_NONE, SM_SANITIZER_HERE, flags, priority,             \
+      (uint16_t)(sizeof(name) - 1), (uint16_t)(sizeof(aliases) - 1),                          \
+      (uint16_t)(sizeof(version) - 1), (uint16_t)(sizeof(SM_TARGET_TRIPLE) - 1), 0 },         \
+    name aliases version SM_TARGET_TRIPLE                                                     \
+  }
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The one symbol that a plugin exports; its type is SmBackendQueryFn. */
+__attribute__((visibility("default")))
+const SmBackendApi *stepmesh_backend_query_v1(const SmHostApi *host, SmError *err);
+
+#ifdef __cplusplus
+}
+#endif
