@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{backends, config, scheduler, server, worker};
+use crate::{backends, bench, config, scheduler, server, worker};
 
 /// Push and pull tensors between accelerators
 #[derive(Debug, Parser)]
@@ -42,6 +42,12 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Shows every backend that was found, and why it is used or not
     Backends(backends::Options),
+
+    /// Measures round trips beside the floor that they stand on
+    ///
+    /// Prints a table, and writes a picture and summary.json. What is measured runs in processes of
+    /// its own, on two cores.
+    Bench(bench::Options),
 
     /// Shows the effective configuration and where each value came from
     Config(config::Options),

@@ -1,9 +1,10 @@
 //! The `stepmesh` program: each subcommand is a module, what they share is in `args`, `config`,
 //! `exit`, `input`, `report` and `signals`. What a mesh does is in the `stepmesh` library.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod args;
 mod backends;
+mod bench;
 mod config;
 mod exit;
 mod handler;
@@ -41,6 +42,7 @@ fn run(cli: &Cli) -> Result<Exit> {
     let global = &cli.global;
     match &cli.command {
         Command::Backends(options) => backends::run(global, options),
+        Command::Bench(options) => bench::run(global, options),
         Command::Config(options) => config::run(global, options),
         Command::Scheduler(options) => scheduler::run(global, options),
         Command::Server(options) => server::run(global, options),

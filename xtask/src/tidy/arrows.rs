@@ -49,7 +49,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-core", &["stepmesh-abi", "stepmesh-backend-cpu"]),
     ("stepmesh-transport", &[]),
     ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
-    ("stepmesh-cli", &["stepmesh", "stepmesh-core"]),
+    // `bench` calls a function of the cpu backend with and without its table.
+    (
+        "stepmesh-cli",
+        &[
+            "stepmesh",
+            "stepmesh-core",
+            "stepmesh-backend-cpu",
+            "stepmesh-plugin",
+        ],
+    ),
     // Reads the notes of what it built.
     ("xtask", &["stepmesh-abi"]),
 ];

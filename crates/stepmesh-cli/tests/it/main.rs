@@ -5,6 +5,7 @@
 )]
 
 mod bad_input;
+mod bench;
 mod death;
 mod meshes;
 mod shown;
