@@ -112,3 +112,8 @@ pub use shape::{RANK_MAX, Shape};
 pub use tensor::Tensor;
 pub use trace::{Staged, Trace};
 pub use worker::{Closer, Handle, Keyed, RequestOptions, Worker};
+
+/// Compiles the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
