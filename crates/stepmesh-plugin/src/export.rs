@@ -64,7 +64,9 @@ macro_rules! static_backend {
 /// `cargo build -p` then gives a whole plugin, and who links it turns default features off. Cargo
 /// compiles both crate types in one go with the same flags, so nothing but a feature (or a second
 /// package) can tell them apart. If both end up in one program all the same, because cargo joins
-/// the features of a workspace, one backend's symbol in it is harmless.
+/// the features of a workspace, one backend's symbol in it is harmless. Two are an error of the
+/// linker, so a second backend of a workspace whose tests link it leaves the feature out of its
+/// defaults (`plugins/sim`); `cargo xtask build-plugins` turns it on in either case.
 #[macro_export]
 macro_rules! export_backend {
     ($backend:ty) => {

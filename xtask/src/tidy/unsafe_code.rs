@@ -101,5 +101,9 @@ plugins/cpu/src/backend.rs                      the trait's methods whose caller
 plugins/cpu/src/engine.rs                       touches memory that submitters vouched for
 plugins/cpu/src/sys.rs                          tells the kernel about memory
 plugins/cpu/tests/                              calls the table as a C host does
+plugins/sim/src/backend.rs                      the trait's methods whose caller vouches for addresses
+plugins/sim/src/engine.rs                       touches memory that submitters vouched for
+plugins/sim/src/memory.rs                       copies between the host and the alias of a device
+plugins/sim/tests/                              calls the table as a C host does
 xtask/src/plugins/load.rs                       calls the C entry of each built plugin
 ";

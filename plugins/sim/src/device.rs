@@ -1,0 +1,53 @@
+//! What a simulated device tells about itself, and its events.
+#![forbid(unsafe_code)]
+
+use stepmesh_plugin::abi::SmDeviceInfo;
+use stepmesh_plugin::abi::device::{
+    SM_CAP_CONCURRENT_CONTEXTS, SM_CAP_FORK_SAFE_PROBE, SM_CAP_HOST_FUNC, SM_CAP_MAPPED_HOST,
+    SM_CAP_PEER_ACCESS, SM_CAP_PINNED_HOST, SM_CAP_TIMING, SM_CAP_UVA,
+};
+use stepmesh_plugin::software::{self, page_len, to_u64};
+use stepmesh_plugin::text_field;
+
+/// An event of this backend.
+#[derive(Debug)]
+pub struct Event {
+    pub(crate) device: u32,
+    pub(crate) event: software::Event,
+}
+
+/// Facts about a device.
+pub(crate) fn info(device: u32, memory_len_bytes: u64) -> SmDeviceInfo {
+    let ordinal = i32::try_from(device).unwrap_or(-1);
+    let mut uuid = *b"stepmesh-sim\0\0\0\0";
+    uuid[12..].copy_from_slice(&device.to_be_bytes());
+    SmDeviceInfo {
+        ordinal,
+        physical_ordinal: ordinal,
+        name: text_field("StepMesh simulated accelerator"),
+        arch: text_field("sim"),
+        // What torch calls devices of backends outside of its own source.
+        torch_device_type: text_field("privateuseone"),
+        uuid,
+        torch_index: ordinal,
+        dlpack_type: DLPACK_EXTENSION,
+        dlpack_id: ordinal,
+        total_mem: memory_len_bytes,
+        page_granularity: to_u64(page_len()),
+        ..SmDeviceInfo::new()
+    }
+}
+
+/// What every device of this backend can do. Sharing memory between processes is not among it,
+/// although `stepmesh.ipc.v1` is there: it is for pinned memory only.
+pub(crate) const CAPABILITIES: u64 = SM_CAP_PINNED_HOST
+    | SM_CAP_MAPPED_HOST
+    | SM_CAP_UVA
+    | SM_CAP_PEER_ACCESS
+    | SM_CAP_TIMING
+    | SM_CAP_HOST_FUNC
+    | SM_CAP_CONCURRENT_CONTEXTS
+    | SM_CAP_FORK_SAFE_PROBE;
+
+/// `kDLExtDev`: a device that DLPack has no number for.
+const DLPACK_EXTENSION: i32 = 12;
