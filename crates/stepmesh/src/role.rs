@@ -72,3 +72,6 @@ impl Roles {
         }
     }
 }
+
+/// Why a member is gone that said goodbye: nothing to warn of.
+pub(crate) const LEFT: &str = "it left the mesh";

@@ -10,7 +10,7 @@ use crate::control::wire::{
 };
 use crate::error::list;
 use crate::protocol::hello::Hello;
-use crate::role::{Member, Role, Roles};
+use crate::role::{LEFT, Member, Role, Roles};
 
 /// The state machine of the scheduler.
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl SchedulerMachine {
             }) if here => self.barrier(peer, number, roles, timeout_ms),
             Ok(ToScheduler::Leave) => {
                 fabric.close(peer);
-                self.lose(fabric, peer, "it left the mesh");
+                self.lose(fabric, peer, LEFT);
             }
             Ok(_) => self.break_off(fabric, peer, "it sent a message out of turn"),
             Err(error) => self.break_off(fabric, peer, &error.to_string()),
@@ -422,7 +422,11 @@ impl SchedulerMachine {
             tracing::warn!(role = %joined.role, reason, "left before the mesh was formed");
             return;
         };
-        tracing::warn!(%member, reason, "lost");
+        if reason == LEFT {
+            tracing::info!(%member, "left");
+        } else {
+            tracing::warn!(%member, reason, "lost");
+        }
         self.broadcast(&FromScheduler::Lost {
             member,
             reason: reason.to_owned(),

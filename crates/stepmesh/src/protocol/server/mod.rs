@@ -22,7 +22,7 @@ use crate::protocol::hello::Hello;
 use crate::protocol::link::Link;
 use crate::protocol::staging::Stager;
 use crate::protocol::wire::{MessageBuf, Setup};
-use crate::role::{Member, Role};
+use crate::role::{LEFT, Member, Role};
 use crate::tensor::Tensor;
 
 pub(crate) use answer::AnswerId;
@@ -374,7 +374,7 @@ impl ServerMachine {
                 }
                 Ok(())
             }
-            Setup::Goodbye => Err("it left the mesh".into()),
+            Setup::Goodbye => Err(LEFT.into()),
             Setup::Granted { .. } | Setup::Refused { .. } => {
                 Err("it sent a message that only servers send".into())
             }
@@ -393,7 +393,11 @@ impl ServerMachine {
         let worker = self.workers.get_mut(index)?;
         let peer = worker.link.peer()?;
         worker.link.down(reason);
-        tracing::warn!(worker = %worker.link.member, reason, "a worker is lost");
+        if reason == LEFT {
+            tracing::info!(worker = %worker.link.member, "a worker left");
+        } else {
+            tracing::warn!(worker = %worker.link.member, reason, "a worker is lost");
+        }
         worker.plans.clear();
         worker.answers_sent = worker.answers_made;
         // Batches that the application holds keep their slots until it lets go of them.

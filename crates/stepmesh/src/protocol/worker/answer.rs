@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::protocol::fabrics::Fabrics;
 use crate::protocol::staging;
 use crate::protocol::wire::{Chunk, Message, Response, Setup};
-use crate::role::Member;
+use crate::role::{LEFT, Member};
 use crate::trace::Staged;
 
 use super::WorkerMachine;
@@ -63,7 +63,7 @@ impl WorkerMachine {
                 server.refuse_plan(plan, error);
                 Ok(())
             }
-            Setup::Goodbye => Err("it left the mesh".into()),
+            Setup::Goodbye => Err(LEFT.into()),
             Setup::Define(_) | Setup::Forget { .. } => {
                 Err("it sent a message that only workers send".into())
             }
