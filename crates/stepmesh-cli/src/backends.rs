@@ -1,6 +1,9 @@
 //! `stepmesh backends`: every candidate and what became of it.
 
+use std::env;
+
 use anyhow::Result;
+use comfy_table::{ColumnConstraint, Width};
 use serde_json::{Value, json};
 use stepmesh_core::{Candidate, Registry, State};
 
@@ -25,18 +28,27 @@ pub(crate) fn run(global: &Global, options: &Options) -> Result<Exit> {
         report::print_json(&rows.iter().map(Row::as_json).collect())?;
         return Ok(Exit::Done);
     }
-    let mut table = report::table([
-        "name", "version", "ABI", "file", "devices", "state", "reason",
-    ]);
+    // What lies below the working directory is named from there: tables stay narrow.
+    let here = env::current_dir().map(|dir| format!("{}/", dir.display()));
+    let shown = |text: String| match &here {
+        Ok(here) => text.replace(here, ""),
+        Err(_) => text,
+    };
+    let mut table = report::table(HEADINGS);
     for row in &rows {
-        table.add_row(row.cells());
+        table.add_row(row.cells().map(shown));
+    }
+    if let Some(reason) = table.column_mut(HEADINGS.len() - 1) {
+        reason.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(
+            REASON_WIDTH_MAX,
+        )));
     }
     report::print(&table)?;
     if rows.is_empty() {
         report::print("no plugin file was found")?;
     }
     for place in registry.searched() {
-        report::print(format!("searched {}", place.display()))?;
+        report::print(format!("searched {}", shown(place.display().to_string())))?;
     }
     Ok(Exit::Done)
 }
@@ -111,3 +123,10 @@ fn name_of(state: State) -> &'static str {
         _ => "unknown",
     }
 }
+
+const HEADINGS: [&str; 7] = [
+    "name", "version", "ABI", "file", "devices", "state", "reason",
+];
+
+/// Reasons are sentences: beyond this, they go on in the next line.
+const REASON_WIDTH_MAX: u16 = 60;

@@ -28,6 +28,9 @@ pub(crate) fn run(global: &Global, options: &Options) -> Result<Exit> {
         for (key, value, origin) in loaded.values() {
             table.add_row([key.name.to_owned(), value, origin.to_string()]);
         }
+        for (name, value, origin) in options_of_backends(&loaded) {
+            table.add_row([name, format!("{value:?}"), origin]);
+        }
         report::print(&table)?;
     }
     Ok(Exit::Done)
@@ -44,10 +47,12 @@ pub(crate) fn load(global: &Global, overrides: Overrides) -> Result<Config> {
 /// The same for subcommands whose output says all: nothing is logged unless it was asked for.
 pub(crate) fn load_quietly(global: &Global) -> Result<Loaded> {
     let loaded = read(global, Overrides::default())?;
-    if loaded.origins.get("log.level") == Some(&Origin::Default) {
-        logging::start("off")?;
-    } else {
-        logging::start(&loaded.config.log.level)?;
+    // The file that comes with the source names the default.
+    match loaded.origins.get("log.level") {
+        Some(Origin::Env { .. } | Origin::CommandLine) => {
+            logging::start(&loaded.config.log.level)?;
+        }
+        _ => logging::start("off")?,
     }
     Ok(loaded)
 }
@@ -83,6 +88,21 @@ fn read(global: &Global, overrides: Overrides) -> Result<Loaded> {
     Ok(loaded)
 }
 
+/// Name, value and origin of what single backends are told.
+fn options_of_backends(loaded: &Loaded) -> impl Iterator<Item = (String, &str, String)> {
+    let backends = loaded.config.options.iter();
+    let options = backends.flat_map(|(backend, options)| {
+        options
+            .iter()
+            .map(move |(option, value)| (format!("options.{backend}.{option}"), value.as_str()))
+    });
+    options.map(|(name, value)| {
+        let origin = loaded.option_origins.get(&name);
+        let origin = origin.map(ToString::to_string).unwrap_or_default();
+        (name, value, origin)
+    })
+}
+
 fn as_json(loaded: &Loaded) -> Result<Value> {
     let mut keys = Map::new();
     for (key, text, origin) in loaded.values() {
@@ -92,6 +112,9 @@ fn as_json(loaded: &Loaded) -> Result<Value> {
         let value = serde_json::to_value(&table["value"])?;
         let entry = json!({ "value": value, "from": origin.to_string() });
         keys.insert(key.name.into(), entry);
+    }
+    for (name, value, origin) in options_of_backends(loaded) {
+        keys.insert(name, json!({ "value": value, "from": origin }));
     }
     Ok(Value::Object(keys))
 }

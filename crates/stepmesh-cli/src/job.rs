@@ -99,6 +99,11 @@ impl Job {
         })
     }
 
+    /// Whether what comes back must be what went.
+    pub(crate) fn is_exact(&self) -> bool {
+        matches!(self.expected, Expected::Echo(_))
+    }
+
     /// All rows that there are to push.
     pub(crate) fn pushed(&self) -> &Tensor {
         &self.pushed

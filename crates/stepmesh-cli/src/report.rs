@@ -25,6 +25,12 @@ pub(crate) fn print(what: impl Display) -> Result<()> {
     Ok(())
 }
 
+/// `1 server`, `2 servers`.
+pub(crate) fn count(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// Prints JSON for people and programs.
 pub(crate) fn print_json(value: &Value) -> Result<()> {
     print(format_args!("{value:#}"))

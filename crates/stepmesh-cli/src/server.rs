@@ -56,14 +56,17 @@ pub(crate) fn run(global: &Global, options: &Options) -> Result<Exit> {
     let server = Server::start(&config, &device)?;
     watch.will_close(server.closer());
     report::print(format!(
-        "{} serves `{}` to {} workers",
+        "{} serves `{}` to {}",
         server.member(),
         options.handler.name(),
-        server.workers()
+        report::count(server.workers(), "worker")
     ))?;
     let request = Duration::from_millis(config.timeouts.request_ms);
     let mut service = Service::new(server, handler, request);
-    service.serve(options)?;
+    match service.serve(options) {
+        Err(error) if !watch.explains(&error) => return Err(error),
+        _ => {}
+    }
     report::print(format!(
         "{} answered {} batches of {} rows in all, let go of {}",
         service.server.member(),
@@ -100,7 +103,7 @@ impl Service {
         }
     }
 
-    /// Ends well when the workers have gone, when enough was done, or when the server was closed.
+    /// Ends well when the workers have gone or enough was done.
     fn serve(&mut self, options: &Options) -> Result<()> {
         let gather = match options.batches_of {
             Batches::All => Gather::All,
@@ -109,14 +112,9 @@ impl Service {
         let enough = options.batches.unwrap_or(u64::MAX);
         while self.answered + self.dropped < enough {
             match self.server.get_batch_with(gather, LOOK_UP) {
-                Ok(batches) => match self.answer(batches.collect()) {
-                    Ok(()) => {}
-                    Err(error) if is_closed(&error) => return Ok(()),
-                    Err(error) => return Err(error),
-                },
-                Err(Error::Timeout { .. }) if self.server.workers_connected() == 0 => return Ok(()),
+                Ok(batches) => self.answer(batches.collect())?,
+                Err(Error::Timeout { .. }) if self.server.workers_connected() == 0 => break,
                 Err(Error::Timeout { .. }) => {}
-                Err(Error::Closed { .. }) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -166,10 +164,6 @@ impl Service {
         }
         Ok(())
     }
-}
-
-fn is_closed(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref::<Error>(), Some(Error::Closed { .. }))
 }
 
 /// How often a server without work looks whether the workers have gone.

@@ -44,14 +44,15 @@ impl Watch {
         self.lock().closer = Some(closer);
     }
 
-    /// The signal that asked for the end, if one has.
-    pub(crate) fn caught(&self) -> Option<Exit> {
-        self.lock().caught.map(Exit::Signal)
+    /// Whether a failure of the mesh is what a signal asked for: this end was closed, and peers
+    /// may have seen that and gone before whoever waited for them was told.
+    pub(crate) fn explains(&self, error: &anyhow::Error) -> bool {
+        self.lock().caught.is_some() && error.is::<stepmesh::Error>()
     }
 
     /// How a role that ended well has ended.
     pub(crate) fn exit(&self) -> Exit {
-        self.caught().unwrap_or(Exit::Done)
+        self.lock().caught.map_or(Exit::Done, Exit::Signal)
     }
 
     fn caught_one(&self, signal: i32) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
 use serde_json::json;
-use stepmesh::{DType, Error, Keyed, Tensor, Trace, Worker};
+use stepmesh::{DType, Keyed, Tensor, Trace, Worker};
 use stepmesh_core::Device;
 
 use crate::args::Global;
@@ -88,19 +88,17 @@ pub(crate) fn run(global: &Global, options: &Options) -> Result<Exit> {
     watch.will_close(worker.closer());
     let mut task = Task::new(worker, reference.as_ref(), options, &device)?;
     match task.run(options) {
-        Err(error) if matches!(error.downcast_ref::<Error>(), Some(Error::Closed { .. })) => {
-            let exit = watch.caught().with_context(|| format!("{error:#}"))?;
-            tracing::info!(done = task.done, asked = options.iterations, "ended early");
-            task.show(options)?;
-            Ok(exit)
-        }
-        Err(error) => Err(error),
         Ok(()) => {
             task.show(options)?;
             task.judge()?;
-            Ok(watch.exit())
         }
+        Err(error) if watch.explains(&error) => {
+            tracing::info!(done = task.done, asked = options.iterations, "ended early");
+            task.show(options)?;
+        }
+        Err(error) => return Err(error),
     }
+    Ok(watch.exit())
 }
 
 /// A worker at work.
@@ -112,6 +110,7 @@ struct Task {
     /// What pull tensors hold before each request, so that an answer that did not come is seen.
     blank: Vec<u8>,
     latencies: Latencies,
+    is_recorded: bool,
     done: u64,
     largest_error: f32,
 }
@@ -133,6 +132,7 @@ impl Task {
             .map(|_| Tensor::empty(device, pushed.dtype(), pushed.shape().dims()))
             .collect::<Result<_, _>>()?;
         Ok(Self {
+            is_recorded: options.iterations == 1,
             pulled,
             blank: vec![0xFF; usize::try_from(pushed.len_bytes())?],
             latencies: Latencies::new(worker.servers()),
@@ -153,6 +153,8 @@ impl Task {
             if iteration == 0 {
                 tracing::info!(servers = self.pulled.len(), "first round trip");
             }
+            // The first one sets up what the others use.
+            self.is_recorded = true;
             self.done += 1;
             progress.inc(1);
         }
@@ -176,8 +178,10 @@ impl Task {
         let handle = self.worker.push_pull(&push, &pull)?;
         self.worker.wait(&handle)?;
         let total = start.elapsed();
-        let traces: Vec<Trace> = (0..self.pulled.len()).map(|s| handle.trace(s)).collect();
-        self.latencies.record(total, &traces, rows.count);
+        if self.is_recorded {
+            let traces: Vec<Trace> = (0..self.pulled.len()).map(|s| handle.trace(s)).collect();
+            self.latencies.record(total, &traces, rows.count);
+        }
         for (server, tensor) in self.pulled.iter().enumerate() {
             let count = handle.pulled_rows(server, 0);
             ensure!(
@@ -205,11 +209,17 @@ impl Task {
                 "servers": self.latencies.as_json(),
             }));
         }
-        report::print(self.latencies.table())?;
         report::print(format!(
-            "{member}: {} round trips with {} servers, largest absolute error {:.3e}",
+            "{member}: {} round trips with {} (the first one sets up and is not in the table)",
             self.done,
-            self.pulled.len(),
+            report::count(self.pulled.len(), "server"),
+        ))?;
+        report::print(self.latencies.table())?;
+        if self.job.is_exact() {
+            return report::print("every answer came back as it went");
+        }
+        report::print(format!(
+            "largest absolute error {:.1e}, allowed {TOLERANCE:.0e}",
             self.largest_error
         ))
     }

@@ -10,7 +10,7 @@ fn sigterm_ends_a_worker_with_its_table_and_the_others_go_on() {
     workers[0].signal(Signal::TERM);
     let ended = workers[0].ends_with(143);
     assert!(
-        ended.stdout.contains("round trips with 1 servers"),
+        ended.stdout.contains("round trips with 1 server "),
         "{ended:?}"
     );
     assert!(!ended.stderr.contains("error: "), "{ended:?}");
