@@ -166,14 +166,18 @@ fn run_mesh(
     }
     mesh.wait_for_end()?;
 
+    let mut tables = Vec::new();
     for name in &worker_names {
         let table = mesh.stdout_of(name)?;
         ensure!(
             !table.trim().is_empty(),
             "{name} ended well but printed nothing"
         );
-        println!("{name}\n{table}");
+        tables.push(table);
     }
+    // Each begins with its worker's rank, which the scheduler gave in the order of arrival.
+    tables.sort_unstable();
+    println!("{}", tables.join("\n"));
     Ok(())
 }
 
