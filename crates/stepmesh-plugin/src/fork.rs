@@ -27,6 +27,7 @@ impl ForkGuard {
     }
 
     /// Whether this is a child of the process it was made in.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         match self.mark {
             Some(mark) => mark.load(Ordering::Relaxed) != self.pid,

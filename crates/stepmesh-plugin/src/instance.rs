@@ -104,7 +104,17 @@ impl<B: Backend> Instance<B> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a slot may go on. Every call asks, so the usual answer is two loads in place.
+    #[inline]
     fn admit(&self, phase: Phase) -> Result<()> {
+        if self.state.load(Ordering::Acquire) == STATE_OPEN && !self.fork.is_forked() {
+            return Ok(());
+        }
+        self.admit_unusual(phase)
+    }
+
+    #[cold]
+    fn admit_unusual(&self, phase: Phase) -> Result<()> {
         if self.fork.is_forked() {
             return Err(Error::failed_precondition(format!(
                 "this instance of backend `{}` belongs to process {}; a forked child must open its \
