@@ -47,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-plugin", &["stepmesh-abi"]),
     // The cpu backend is linked in as the fallback of a host without plugin files.
     ("stepmesh-core", &["stepmesh-abi", "stepmesh-backend-cpu"]),
+    ("stepmesh-conformance", &["stepmesh-abi", "stepmesh-core"]),
     ("stepmesh-transport", &[]),
     ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
     // `bench` calls a function of the cpu backend with and without its table.
@@ -54,6 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "stepmesh-cli",
         &[
             "stepmesh",
+            "stepmesh-conformance",
             "stepmesh-core",
             "stepmesh-backend-cpu",
             "stepmesh-plugin",

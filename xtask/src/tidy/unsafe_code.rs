@@ -89,6 +89,8 @@ crates/stepmesh-core/src/instance.rs            calls through the table
 crates/stepmesh-core/src/buffer.rs              views on host memory
 crates/stepmesh-core/src/stream.rs              the callback of a stream
 crates/stepmesh-core/src/fake.rs                the C side of a backend for tests
+crates/stepmesh-conformance/src/raw/            calls plugins under test through their raw table
+crates/stepmesh-conformance/tests/              names the entry of a backend that is linked in
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes
