@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use stepmesh_transport::doorbell::SleepMode;
+use stepmesh_transport::doorbell::{DESCRIPTORS_MAX, SleepMode};
 
 use super::{Background, Engine, Machine, State, with_fds};
 use crate::error::Error;
@@ -169,12 +169,14 @@ impl<M: Machine> Engine<M> {
 
 /// Sleeps until a descriptor is readable or the time is up. Returns the first that is readable.
 fn wait_readable(fds: &[BorrowedFd<'_>], longest: Duration) -> Option<usize> {
-    let mut poll: Vec<PollFd<'_>> = fds
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
+    let first = *fds.first()?;
+    let mut list: [PollFd<'_>; DESCRIPTORS_MAX] = std::array::from_fn(|index| {
+        let fd = fds.get(index).copied().unwrap_or(first);
+        PollFd::from_borrowed_fd(fd, PollFlags::IN)
+    });
+    let poll = list.get_mut(..fds.len())?;
     let timeout = Timespec::try_from(longest).ok();
-    match rustix::event::poll(&mut poll, timeout.as_ref()) {
+    match rustix::event::poll(poll, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => {
             tracing::error!(%error, "the engine cannot poll its descriptors");
