@@ -98,6 +98,7 @@ crates/stepmesh-transport/src/shm/              rings and slots in shared memory
 crates/stepmesh-transport/src/sim/placement.rs  writes of simulated transfers
 crates/stepmesh-transport/src/tcp/              reads and writes of registered memory
 crates/stepmesh-transport/tests/                promises about the memory of a test
+crates/stepmesh/tests/it/backends.rs            names the entries of backends that are linked in
 crates/stepmesh/src/memory.rs                   registered tensors of the caller
 plugins/cpu/src/backend.rs                      the trait's methods whose caller vouches for addresses
 plugins/cpu/src/engine.rs                       touches memory that submitters vouched for

@@ -4,6 +4,8 @@
     reason = "helpers of tests may, as tests themselves do"
 )]
 
+mod backends;
 mod failures;
 mod mesh;
 mod requests;
+mod staging;

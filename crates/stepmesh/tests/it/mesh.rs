@@ -6,8 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use stepmesh::{Error, Scheduler, Server, Worker};
-use stepmesh_core::config::{Config, PluginsConfig, TransportKind};
-use stepmesh_core::{Device, Registry};
+use stepmesh_core::Device;
+use stepmesh_core::config::{Config, TransportKind};
+
+use crate::backends;
 
 /// The members of a formed mesh.
 pub(crate) struct Mesh {
@@ -29,11 +31,6 @@ pub(crate) fn config(kind: TransportKind, workers: u32, servers: u32) -> Config 
     config
 }
 
-pub(crate) fn cpu() -> Device {
-    let registry = Registry::discover(&PluginsConfig::default());
-    registry.select(Some("cpu")).unwrap().device(0).unwrap()
-}
-
 /// Starts a scheduler on a free port.
 fn scheduler(config: &Config) -> (SocketAddr, JoinHandle<Result<(), Error>>) {
     let mut scheduler = Scheduler::start(config).unwrap();
@@ -42,8 +39,13 @@ fn scheduler(config: &Config) -> (SocketAddr, JoinHandle<Result<(), Error>>) {
 }
 
 impl Mesh {
-    pub(crate) fn form(mut config: Config) -> Self {
-        let device = cpu();
+    /// A mesh whose servers take their slots from the `cpu` backend.
+    pub(crate) fn form(config: Config) -> Self {
+        Self::form_on(config, backends::cpu())
+    }
+
+    /// A mesh whose servers take their slots from `device`.
+    pub(crate) fn form_on(mut config: Config, device: Device) -> Self {
         let (address, scheduler) = scheduler(&config);
         config.mesh.scheduler_port = address.port();
         let servers: Vec<_> = (0..config.mesh.servers * config.mesh.group_size)
