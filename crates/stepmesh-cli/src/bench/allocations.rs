@@ -2,11 +2,13 @@
 #![expect(unsafe_code, reason = "an allocator is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Counts the allocations of all threads while it lives.
+/// Counts allocations while it lives.
 #[derive(Debug)]
 pub(crate) struct Count {
+    before_here: u64,
     before: u64,
 }
 
@@ -14,13 +16,20 @@ impl Count {
     /// Counts from here on.
     pub(crate) fn start() -> Self {
         COUNTS.fetch_add(1, Ordering::Relaxed);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
-        Self { before }
+        Self {
+            before_here: HERE.get(),
+            before: EVERYWHERE.load(Ordering::Relaxed),
+        }
     }
 
-    /// How many there were so far.
-    pub(crate) fn so_far(&self) -> u64 {
-        ALLOCATIONS.load(Ordering::Relaxed) - self.before
+    /// How many there were so far on this thread, which has to be that of the start.
+    pub(crate) fn here(&self) -> u64 {
+        HERE.get() - self.before_here
+    }
+
+    /// How many there were so far on all threads.
+    pub(crate) fn everywhere(&self) -> u64 {
+        EVERYWHERE.load(Ordering::Relaxed) - self.before
     }
 }
 
@@ -61,7 +70,8 @@ unsafe impl GlobalAlloc for Counting {
 
 fn count() {
     if COUNTS.load(Ordering::Relaxed) > 0 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        EVERYWHERE.fetch_add(1, Ordering::Relaxed);
+        HERE.set(HERE.get() + 1);
     }
 }
 
@@ -71,8 +81,13 @@ static ALLOCATOR: Counting = Counting;
 /// How many [`Count`]s there are.
 static COUNTS: AtomicU32 = AtomicU32::new(0);
 
-/// Allocations while there was a [`Count`].
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Allocations of all threads while there was a [`Count`].
+static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Those of this thread. Neither made nor dropped at run time, so an allocator may use it.
+    static HERE: Cell<u64> = const { Cell::new(0) };
+}
 
 #[cfg(test)]
 mod tests {
@@ -84,7 +99,27 @@ mod tests {
         for len in 1..=10 {
             std::hint::black_box(vec![1_u8; len]);
         }
-        // Other tests may allocate meanwhile.
-        assert!(count.so_far() >= 10);
+        assert_eq!(count.here(), 10);
+        assert!(count.everywhere() >= 10);
+    }
+
+    #[test]
+    fn another_threads_allocations_are_not_those_of_this_one() {
+        let count = Count::start();
+        let before = count.here();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                for len in 1..=10 {
+                    std::hint::black_box(vec![1_u8; len]);
+                }
+            });
+            // Starting a thread allocates here as well.
+            let here = count.here();
+            while !thread.is_finished() {
+                std::thread::yield_now();
+            }
+            assert_eq!(count.here(), here);
+        });
+        assert!(count.everywhere() >= before + 10);
     }
 }

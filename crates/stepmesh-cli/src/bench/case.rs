@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::bench::afd::{self, AfdOutcome};
-use crate::bench::duel::DuelOutcome;
+use crate::bench::duel::{AllocationOutcome, DuelOutcome};
 use crate::bench::mesh::FabricKind;
 use crate::bench::pair::{self, PairJob, What};
 use crate::bench::peer::{Part, Peer, Setup, cpus};
@@ -180,15 +180,19 @@ impl Case {
                 rounds: ALLOCATION_ROUNDS,
             },
         };
-        let allocations: u64 = pair::run(setup, job)?;
-        let each = to_f64(allocations) / to_f64(ALLOCATION_ROUNDS);
+        let AllocationOutcome { on_the_way, in_all } = pair::run(setup, job)?;
+        let each = |allocations| to_f64(allocations) / to_f64(ALLOCATION_ROUNDS);
+        let name = |what| self.name.replace("per_push_pull", what);
         Ok(Measured {
-            number: each,
-            numbers: vec![(self.name.into(), each)],
+            number: each(on_the_way),
+            numbers: vec![
+                (self.name.into(), each(on_the_way)),
+                (name("with_background_per_push_pull"), each(in_all)),
+            ],
             cells: [
-                format!("{allocations} in {ALLOCATION_ROUNDS}"),
+                format!("{on_the_way} in {ALLOCATION_ROUNDS}"),
                 String::new(),
-                format!("{each:.4}"),
+                format!("{:.4}", each(on_the_way)),
             ],
             ..Measured::default()
         })

@@ -37,6 +37,15 @@ pub(crate) struct DuelOutcome {
     pub(crate) pairs: u64,
 }
 
+/// How many allocations there were during some round trips.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct AllocationOutcome {
+    /// On the two threads that the messages went through.
+    pub(crate) on_the_way: u64,
+    /// Those, and those of whatever else went on meanwhile: heartbeats, and sleeping between them.
+    pub(crate) in_all: u64,
+}
+
 /// What the echo does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -48,8 +57,10 @@ pub(crate) enum Turn {
     Floor(u64),
     /// Counts its allocations from here on.
     Count,
-    /// Tells how many there were.
-    Tell,
+    /// Tells how many there were on the thread that echoes.
+    TellHere,
+    /// Tells how many there were in the whole process, and stops to count.
+    TellAll,
     /// Nothing comes any more.
     End,
 }
@@ -73,8 +84,9 @@ impl<'a> Baton<'a> {
             Turn::Ours(rounds) => (1, rounds),
             Turn::Floor(rounds) => (2, rounds),
             Turn::Count => (3, 0),
-            Turn::Tell => (4, 0),
-            Turn::End => (5, 0),
+            Turn::TellHere => (4, 0),
+            Turn::TellAll => (5, 0),
+            Turn::End => (6, 0),
         };
         self.turns += 1;
         self.page.word(KIND).store(kind, Ordering::Relaxed);
@@ -95,8 +107,9 @@ impl<'a> Baton<'a> {
             1 => Turn::Ours(rounds),
             2 => Turn::Floor(rounds),
             3 => Turn::Count,
-            4 => Turn::Tell,
-            5 => Turn::End,
+            4 => Turn::TellHere,
+            5 => Turn::TellAll,
+            6 => Turn::End,
             kind => bail!("the caller asks for a turn of kind {kind}"),
         })
     }
@@ -134,7 +147,8 @@ pub(crate) fn echo(
                 count = Some(Count::start());
                 baton.tell(0);
             }
-            Turn::Tell => baton.tell(count.take().map_or(0, |count: Count| count.so_far())),
+            Turn::TellHere => baton.tell(count.as_ref().map_or(0, Count::here)),
+            Turn::TellAll => baton.tell(count.take().map_or(0, |count| count.everywhere())),
             Turn::Connect => bail!("the caller connects a second time"),
             Turn::End => return Ok(()),
         }
@@ -169,12 +183,12 @@ pub(crate) fn measure(
     })
 }
 
-/// Allocations of both processes during so many round trips of the library.
+/// Counts the allocations of both processes during so many round trips of the library.
 pub(crate) fn count_allocations(
     baton: &mut Baton<'_>,
     ours: &mut impl Side,
     rounds: u64,
-) -> Result<u64> {
+) -> Result<AllocationOutcome> {
     let mut run = |baton: &mut Baton<'_>, rounds| {
         baton.lead(Turn::Ours(rounds));
         (0..rounds).try_for_each(|_| ours.round())
@@ -184,9 +198,13 @@ pub(crate) fn count_allocations(
     baton.answer()?;
     let count = Count::start();
     run(baton, rounds)?;
-    let mine = count.so_far();
-    baton.lead(Turn::Tell);
-    Ok(mine + baton.answer()?)
+    let (here, everywhere) = (count.here(), count.everywhere());
+    drop(count);
+    baton.lead(Turn::TellHere);
+    let on_the_way = here + baton.answer()?;
+    baton.lead(Turn::TellAll);
+    let in_all = everywhere + baton.answer()?;
+    Ok(AllocationOutcome { on_the_way, in_all })
 }
 
 /// One block of round trips, and its samples.

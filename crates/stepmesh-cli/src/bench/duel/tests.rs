@@ -64,7 +64,8 @@ fn allocations_are_counted_on_both_ends() {
     let counted = against_an_echo(8, |baton, side| {
         count_allocations(baton, &mut Allocating(side), 50)
     });
-    assert!(counted >= 50, "{counted}");
+    assert_eq!(counted.on_the_way, 50, "{counted:?}");
+    assert!(counted.in_all >= 50, "{counted:?}");
 }
 
 struct Allocating<'a, 'p>(&'a mut SharedMemory<'p>);
