@@ -83,12 +83,23 @@ Exit codes:
 
 #[cfg(test)]
 mod tests {
-    use super::{Cli, pair};
+    use super::{Cli, EXIT_CODES, pair};
     use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_document_has_the_exit_codes_and_every_command() {
+        let document = include_str!("../../../docs/program.md");
+        let (_, codes) = EXIT_CODES.split_once('\n').unwrap();
+        assert!(document.contains(codes));
+        for command in Cli::command().get_subcommands() {
+            let shown = format!("| `stepmesh {}` |", command.get_name());
+            assert!(document.contains(&shown), "{shown}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::json;
 use stepmesh::{DType, Keyed, Tensor, Trace, Worker};
 use stepmesh_core::Device;
@@ -145,7 +145,10 @@ impl Task {
 
     fn run(&mut self, options: &Options) -> Result<()> {
         // Hidden where standard error is no terminal.
-        let progress = ProgressBar::new(options.iterations);
+        let style = ProgressStyle::with_template("{bar:40} {pos}/{len}, {eta} left")?;
+        let progress = ProgressBar::new(options.iterations)
+            .with_style(style)
+            .with_finish(ProgressFinish::AndClear);
         for iteration in 0..options.iterations {
             let rows = self.job.rows(if options.all_rows { 0 } else { iteration });
             self.push_pull(options.key, rows)
@@ -158,7 +161,6 @@ impl Task {
             self.done += 1;
             progress.inc(1);
         }
-        progress.finish_and_clear();
         Ok(())
     }
 
