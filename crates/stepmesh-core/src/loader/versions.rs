@@ -125,10 +125,8 @@ fn serve(
 ) {
     let (mut s, args, err) = (ptr::null_mut(), SmOpenArgs::new(), ptr::null_mut());
     // SAFETY: the host's table is that of `query`; the others are live locals.
-    assert_eq!(
-        unsafe { (table.open)(host, &raw const args, &raw mut s, err) },
-        0
-    );
+    let opened = unsafe { (table.open)(host, &raw const args, &raw mut s, err) };
+    assert_eq!(opened, 0);
     // SAFETY: an open instance and a struct of the size that it says.
     assert_eq!(unsafe { (table.device_info)(s, 0, info, err) }, 0);
     with(s);
