@@ -14,6 +14,7 @@
 /* Opaque handles. */
 typedef struct SmBackend SmBackend;
 typedef struct SmEvent SmEvent;
+typedef struct SmMemEvent SmMemEvent;
 
 
 // Bytes of the plugin's table in version 1.0; a plugin's table is never smaller.
@@ -405,9 +406,9 @@ typedef struct SmPluginInfo {
 // Where a slot writes why it failed. Owned by the caller, who may pass null; nothing in it is
 // freed, so it outlives the plugin.
 //
-// A slot that succeeds leaves it alone. One that fails writes no byte at or beyond `struct_size`, which the caller sets. The message is UTF-8,
-// cut at a character boundary when it does not fit ([`SM_ERROR_TRUNCATED`]), and has no NUL at its
-// end.
+// A slot that succeeds leaves it alone. One that fails writes no byte at or beyond `struct_size`,
+// which the caller sets. The message is UTF-8, cut at a character boundary when it does not fit
+// ([`SM_ERROR_TRUNCATED`]), and has no NUL at its end.
 typedef struct SmError {
   // Bytes of this struct, set by the caller.
   uint32_t struct_size;
@@ -668,7 +669,8 @@ typedef struct SmBackendApi {
                                 uint64_t ptr,
                                 struct SmPtrAttr *out,
                                 struct SmError *err);
-  // **Required, class A.** A stream: work on it runs in order, and asynchronously to the caller.
+  // **Required, class A.** A stream: work on it runs in order, and asynchronously to the caller
+  // where the device can; a backend may also do it before the slot that submits it returns.
   // Lower `priority` numbers are more urgent, 0 is ordinary, and the value is clamped. `flags`
   // are `SM_STREAM_*`.
   int32_t (*stream_create)(SmBackend *s,
@@ -848,6 +850,40 @@ typedef struct SmIpcV1 {
   // Ends an import. `ptr` is the address that `import_memory` gave; 0 is fine.
   int32_t (*close_import)(SmBackend *s, uint32_t dev, uint64_t ptr, struct SmError *err);
 } SmIpcV1;
+
+// `stepmesh.memevent.v1`: an event that the host waits for with nothing but loads. It is a word of
+// 8 bytes, at first 0, that only ever grows. Each `arm` names a number greater than the one before,
+// which the word has once the stream got there; so nothing is ever reset, and who waits for an
+// earlier number cannot miss it.
+//
+// Every function is required. The table lives as long as the plugin, that is, as long as the
+// process.
+typedef struct SmMemEventV1 {
+  // Size and version of the plugin's table.
+  struct SmHdr hdr;
+  // Class A. Makes a mem-event whose word is 0. Success is never null.
+  int32_t (*create)(SmBackend *s, uint32_t dev, SmMemEvent **out, struct SmError *err);
+  // Class H. Ends one; safe while it is armed. Its word may not be read any more. Null is fine.
+  int32_t (*destroy)(SmBackend *s, SmMemEvent *event, struct SmError *err);
+  // Class H. Once the stream's work so far is done, and what it wrote can be seen by who loads
+  // the word (acquire) and by other devices, the word becomes `seq`. `seq` is greater than that
+  // of every earlier call, else `SM_INVALID_ARGUMENT`. The caller takes another stream than for
+  // the call before only if the word has that call's number, or if the streams are ordered: the
+  // plugin writes numbers as they become due.
+  int32_t (*arm)(SmBackend *s,
+                 SmMemEvent *event,
+                 uint32_t stream_dev,
+                 uint64_t stream,
+                 uint64_t seq,
+                 struct SmError *err);
+  // Class A. Where the word is: 8 bytes, aligned, in memory that the host reads; the same for the
+  // life of the event.
+  int32_t (*poll_addr)(SmBackend *s, SmMemEvent *event, const uint64_t **addr, struct SmError *err);
+  // Class A. What became of the last arm: `SM_EVENT_PENDING` or `DONE`. If the work before it
+  // failed, or the device is lost, the word will never be what was armed: that failure is then
+  // the answer of this function. A host that polls asks now and then.
+  int32_t (*query)(SmBackend *s, SmMemEvent *event, uint32_t *state, struct SmError *err);
+} SmMemEventV1;
 
 // Header of an ELF note, for authors in C. All numbers are little-endian.
 typedef struct SmNoteHeader {

@@ -249,7 +249,8 @@ pub struct SmBackendApi {
             err: *mut SmError,
         ) -> i32,
     >,
-    /// **Required, class A.** A stream: work on it runs in order, and asynchronously to the caller.
+    /// **Required, class A.** A stream: work on it runs in order, and asynchronously to the caller
+    /// where the device can; a backend may also do it before the slot that submits it returns.
     /// Lower `priority` numbers are more urgent, 0 is ordinary, and the value is clamped. `flags`
     /// are `SM_STREAM_*`.
     pub stream_create: Option<

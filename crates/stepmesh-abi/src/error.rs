@@ -7,9 +7,9 @@ use core::fmt;
 /// Where a slot writes why it failed. Owned by the caller, who may pass null; nothing in it is
 /// freed, so it outlives the plugin.
 ///
-/// A slot that succeeds leaves it alone. One that fails writes no byte at or beyond `struct_size`, which the caller sets. The message is UTF-8,
-/// cut at a character boundary when it does not fit ([`SM_ERROR_TRUNCATED`]), and has no NUL at its
-/// end.
+/// A slot that succeeds leaves it alone. One that fails writes no byte at or beyond `struct_size`,
+/// which the caller sets. The message is UTF-8, cut at a character boundary when it does not fit
+/// ([`SM_ERROR_TRUNCATED`]), and has no NUL at its end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SmError {

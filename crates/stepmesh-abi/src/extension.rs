@@ -1,6 +1,7 @@
 //! Names of the extensions, and the tables of those that version 1.0 defines. Extensions are
 //! looked up by name through `get_extension`, so a vendor adds its own without a central list.
 
+use core::marker::{PhantomData, PhantomPinned};
 use core::mem::{offset_of, size_of};
 
 use crate::backend::SmBackend;
@@ -93,11 +94,87 @@ pub struct SmIpcV1 {
     >,
 }
 
+/// A mem-event of a plugin. Opaque to the host; made by `create`, given back to `destroy`.
+#[repr(C)]
+pub struct SmMemEvent {
+    opaque: [u8; 0],
+    marker: PhantomData<(*mut u8, PhantomPinned)>,
+}
+
+impl core::fmt::Debug for SmMemEvent {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SmMemEvent")
+    }
+}
+
+/// `stepmesh.memevent.v1`: an event that the host waits for with nothing but loads. It is a word of
+/// 8 bytes, at first 0, that only ever grows. Each `arm` names a number greater than the one before,
+/// which the word has once the stream got there; so nothing is ever reset, and who waits for an
+/// earlier number cannot miss it.
+///
+/// Every function is required. The table lives as long as the plugin, that is, as long as the
+/// process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SmMemEventV1 {
+    /// Size and version of the plugin's table.
+    pub hdr: SmHdr,
+    /// Class A. Makes a mem-event whose word is 0. Success is never null.
+    pub create: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            dev: u32,
+            out: *mut *mut SmMemEvent,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// Class H. Ends one; safe while it is armed. Its word may not be read any more. Null is fine.
+    pub destroy: Option<
+        unsafe extern "C" fn(s: *mut SmBackend, event: *mut SmMemEvent, err: *mut SmError) -> i32,
+    >,
+    /// Class H. Once the stream's work so far is done, and what it wrote can be seen by who loads
+    /// the word (acquire) and by other devices, the word becomes `seq`. `seq` is greater than that
+    /// of every earlier call, else `SM_INVALID_ARGUMENT`. The caller takes another stream than for
+    /// the call before only if the word has that call's number, or if the streams are ordered: the
+    /// plugin writes numbers as they become due.
+    pub arm: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            event: *mut SmMemEvent,
+            stream_dev: u32,
+            stream: u64,
+            seq: u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// Class A. Where the word is: 8 bytes, aligned, in memory that the host reads; the same for the
+    /// life of the event.
+    pub poll_addr: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            event: *mut SmMemEvent,
+            addr: *mut *const u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// Class A. What became of the last arm: `SM_EVENT_PENDING` or `DONE`. If the work before it
+    /// failed, or the device is lost, the word will never be what was armed: that failure is then
+    /// the answer of this function. A host that polls asks now and then.
+    pub query: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            event: *mut SmMemEvent,
+            state: *mut u32,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+}
+
 /// Extension: memory shared between processes ([`SmIpcV1`]).
 pub const SM_EXTENSION_IPC_V1: &str = "stepmesh.ipc.v1";
 /// Extension: dma-buf export and flushing for NICs.
 pub const SM_EXTENSION_RDMA_V1: &str = "stepmesh.rdma.v1";
-/// Extension: events as a number in memory.
+/// Extension: events as a number in memory ([`SmMemEventV1`]).
 pub const SM_EXTENSION_MEMEVENT_V1: &str = "stepmesh.memevent.v1";
 /// Extension: device timestamps.
 pub const SM_EXTENSION_TIMING_V1: &str = "stepmesh.timing.v1";
@@ -120,3 +197,4 @@ pub const SM_IPC_MAPPABLE: u32 = 1 << 0;
 const _: () = assert!(size_of::<SmIpcHandle>() == 104);
 const _: () = assert!(offset_of!(SmIpcHandle, bytes) == 40);
 const _: () = assert!(size_of::<SmIpcV1>() == 32);
+const _: () = assert!(size_of::<SmMemEventV1>() == 48);

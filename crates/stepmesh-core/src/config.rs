@@ -129,6 +129,8 @@ pub struct TransportConfig {
     pub poll: PollMode,
     /// How long the adaptive mode spins before it sleeps, in microseconds.
     pub spin_us: u64,
+    /// Wait for events of a device by polling memory, where its backend can do that.
+    pub mem_sync: bool,
     /// Largest control message or batch header, in bytes.
     pub message_len_max_bytes: u32,
 }
@@ -282,6 +284,7 @@ impl Default for TransportConfig {
             kind: TransportKind::Auto,
             poll: PollMode::Adaptive,
             spin_us: 50,
+            mem_sync: true,
             message_len_max_bytes: 16 << 10,
         }
     }

@@ -10,7 +10,9 @@ use stepmesh_abi::memory::{
 };
 use stepmesh_abi::{SmDeviceInfo, SmPtrAttr};
 
-use crate::{AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, Stream};
+use crate::{
+    AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, MemEvent, Stream,
+};
 
 /// A device of an open backend. Clones are cheap; each keeps the backend open.
 #[derive(Debug, Clone)]
@@ -244,8 +246,17 @@ impl Device {
     ///
     /// # Errors
     /// `Unsupported` for options that the device lacks, `Backend`, `BadAnswer`.
-    pub fn create_event(&self, options: EventOptions) -> Result<Event, Error> {
+    pub fn create_event(&self, mut options: EventOptions) -> Result<Event, Error> {
+        options.mem_sync |= self.backend.instance().is_mem_synced() && !options.blocking;
         Event::new(self.clone(), options)
+    }
+
+    /// A number in memory that streams raise.
+    ///
+    /// # Errors
+    /// `Unsupported` when the backend has no `stepmesh.memevent.v1`; `Backend`, `BadAnswer`.
+    pub fn create_mem_event(&self) -> Result<MemEvent, Error> {
+        MemEvent::new(self.clone())
     }
 
     /// What the backend knows about an address; interior addresses resolve to their allocation.

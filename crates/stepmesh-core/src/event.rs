@@ -1,6 +1,7 @@
 //! Events: marks in a stream's work that the host and other streams can wait for.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use stepmesh_abi::event::{
 };
 
 use crate::instance::RawEvent;
-use crate::{Device, Error, Stream, cleanup};
+use crate::{Device, Error, MemEvent, Stream, cleanup};
 
 /// A mark in a stream's work. Dropping it is safe while it is pending. Any thread may use it;
 /// records take turns.
@@ -21,6 +22,10 @@ pub struct Event {
     raw: Option<RawEvent>,
     /// `event_record` is of class H: one call at a time for each event.
     record: Mutex<()>,
+    /// The word that the streams raise too, if there is one.
+    memory: Option<MemEvent>,
+    /// The number of the last record in `memory`; 0 if it has none.
+    armed: AtomicU64,
 }
 
 /// What an event is made for.
@@ -32,7 +37,9 @@ pub struct EventOptions {
     pub interprocess: bool,
     /// Waiting sleeps by preference.
     pub blocking: bool,
-    /// Backed by a word in memory that the host polls.
+    /// Also raises a number in memory, which waits that spin or yield poll instead of calling the
+    /// backend. Left out where the backend cannot do that; the configuration's `transport.mem_sync`
+    /// turns it on for every event that does not prefer to sleep.
     pub mem_sync: bool,
 }
 
@@ -50,15 +57,21 @@ pub enum WaitMode {
 
 impl Event {
     pub(crate) fn new(device: Device, options: EventOptions) -> Result<Self, Error> {
-        let raw = device
-            .backend()
-            .instance()
-            .event_create(device.ordinal(), options.raw())?;
-        Ok(Self {
+        let instance = device.backend().instance();
+        let raw = instance.event_create(device.ordinal(), options.raw())?;
+        let has_memory = options.mem_sync && instance.mem_event_functions().is_some();
+        // From here on dropping destroys.
+        let mut event = Self {
             device,
             raw: Some(raw),
             record: Mutex::new(()),
-        })
+            memory: None,
+            armed: AtomicU64::new(0),
+        };
+        if has_memory {
+            event.memory = Some(MemEvent::new(event.device.clone())?);
+        }
+        Ok(event)
     }
 
     /// The device it was made for.
@@ -77,9 +90,20 @@ impl Event {
         backend.check_same(stream.device().backend(), "event_record")?;
         let _turn = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let dev = stream.device().ordinal();
+        // Until the word is armed again, the backend is asked.
+        self.armed.store(0, Ordering::Release);
         backend
             .instance()
-            .event_record(self.raw(), dev, stream.handle())
+            .event_record(self.raw(), dev, stream.handle())?;
+        if let Some(memory) = &self.memory {
+            match memory.arm_next(stream) {
+                Ok(seq) => self.armed.store(seq, Ordering::Release),
+                // An earlier record is still pending on another stream: the backend is asked.
+                Err(Error::InvalidArgument { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Whether the work before the last record is done. True for an event never recorded.
@@ -87,6 +111,12 @@ impl Event {
     /// # Errors
     /// `Backend` when that work failed, `BadAnswer`.
     pub fn is_done(&self) -> Result<bool, Error> {
+        if self
+            .in_memory()
+            .is_some_and(|(memory, seq)| memory.reached() >= seq)
+        {
+            return Ok(true);
+        }
         let instance = self.device.backend().instance();
         match instance.event_query(self.raw())? {
             SM_EVENT_DONE => Ok(true),
@@ -105,6 +135,11 @@ impl Event {
     /// # Errors
     /// `Timeout`, after which the event is still usable; `Backend` when the work failed.
     pub fn synchronize(&self, timeout: Duration, mode: WaitMode) -> Result<(), Error> {
+        match (mode, self.in_memory()) {
+            (WaitMode::Spin, Some((memory, seq))) => return memory.wait(seq, timeout),
+            (WaitMode::Yield, Some((memory, seq))) => return memory.wait_yielding(seq, timeout),
+            _ => {}
+        }
         self.device
             .backend()
             .instance()
@@ -131,6 +166,21 @@ impl Event {
         raw.map_or(Ok(()), |raw| {
             self.device.backend().instance().event_destroy(raw)
         })
+    }
+
+    /// Whether waits that spin or yield poll memory instead of calling the backend.
+    #[must_use]
+    pub fn is_mem_synced(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// The word of the last record and the number that it will have.
+    fn in_memory(&self) -> Option<(&MemEvent, u64)> {
+        let seq = self.armed.load(Ordering::Acquire);
+        self.memory
+            .as_ref()
+            .filter(|_| seq != 0)
+            .map(|memory| (memory, seq))
     }
 
     pub(crate) fn raw(&self) -> RawEvent {

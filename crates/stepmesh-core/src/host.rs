@@ -80,6 +80,18 @@ pub(crate) fn with_config<T>(config: &Config, work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// A value as text; that of the configuration with which this thread opens a backend, else that of
+/// the last one.
+pub(crate) fn setting(key: &str) -> Option<String> {
+    // A thread that is ending opens nothing.
+    let own = OWN_CONFIG.try_with(|own| own.borrow().clone());
+    let values = own.ok().flatten().or_else(|| {
+        let last = CONFIG.read().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+    });
+    values?.get(key).cloned()
+}
+
 /// Puts the thread's configuration back, also after a panic.
 struct Restore(Option<Arc<Values>>);
 
@@ -231,13 +243,7 @@ unsafe extern "C" fn get_config(
     }
     // SAFETY: by the ABI the key has its length.
     let key = unsafe { text(key, key_len) };
-    // A thread that is ending opens nothing.
-    let own = OWN_CONFIG.try_with(|own| own.borrow().clone());
-    let values = own.ok().flatten().or_else(|| {
-        let last = CONFIG.read().unwrap_or_else(PoisonError::into_inner);
-        last.clone()
-    });
-    let Some(value) = values.as_ref().and_then(|values| values.get(key.as_str())) else {
+    let Some(value) = setting(&key) else {
         return SM_NOT_FOUND;
     };
     let Ok(value_len) = u32::try_from(value.len()) else {

@@ -10,18 +10,19 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use stepmesh_abi::error::{SM_DEADLINE_EXCEEDED, SM_ERROR_FIXED_LEN, SM_NOT_FOUND, SM_OK};
-use stepmesh_abi::extension::{SM_EXTENSION_IPC_V1, SM_IPC_FD};
+use stepmesh_abi::extension::{SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_IPC_FD};
 use stepmesh_abi::{
-    SmBackend, SmDeviceInfo, SmError, SmEvent, SmHdr, SmIpcHandle, SmIpcV1, SmOpenArgs, SmPtrAttr,
+    SmBackend, SmDeviceInfo, SmError, SmEvent, SmHdr, SmIpcHandle, SmIpcV1, SmMemEventV1,
+    SmOpenArgs, SmPtrAttr,
 };
 
-use crate::cleanup;
+use crate::config::TransportConfig;
 use crate::device::DeviceInfo;
 use crate::event::WaitMode;
 use crate::loader::Plugin;
 use crate::status::Failure;
 use crate::table::Table;
-use crate::{Error, Reason};
+use crate::{Error, Reason, cleanup, host, mem_event};
 
 /// An open backend. Closed when the last handle to it goes.
 #[derive(Debug)]
@@ -30,6 +31,9 @@ pub(crate) struct Instance {
     handle: *mut SmBackend,
     devices: Vec<DeviceInfo>,
     ipc: Option<SmIpcV1>,
+    mem_event: Option<mem_event::Functions>,
+    /// What `transport.mem_sync` said when it was opened.
+    is_mem_synced: bool,
 }
 
 // SAFETY: the slots that take the handle are of class A or H (stepmesh_abi::SmBackendApi): any
@@ -91,12 +95,23 @@ impl Instance {
             handle,
             devices: Vec::new(),
             ipc: None,
+            mem_event: None,
+            is_mem_synced: host::setting("transport.mem_sync").map_or_else(
+                || TransportConfig::default().mem_sync,
+                |text| text == "true",
+            ),
         };
         let failed = |error: Error| Reason::Open {
             message: error.to_string(),
         };
         instance.devices = instance.read_devices().map_err(failed)?;
-        instance.ipc = instance.read_ipc().map_err(failed)?;
+        instance.ipc = instance
+            .read_extension(SM_EXTENSION_IPC_V1)
+            .map_err(failed)?;
+        instance.mem_event = instance
+            .read_extension(SM_EXTENSION_MEMEVENT_V1)
+            .map_err(failed)?
+            .and_then(|table| mem_event::Functions::of(&table));
         let instance = Arc::new(instance);
         let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
         open.insert(handle.addr(), Arc::downgrade(&instance));
@@ -498,8 +513,8 @@ impl Instance {
         (0..count).map(read).collect()
     }
 
-    fn read_ipc(&self) -> Result<Option<SmIpcV1>, Error> {
-        let id = SM_EXTENSION_IPC_V1;
+    /// The table of an extension, if the plugin has it.
+    fn read_extension<T: Extension>(&self, id: &'static str) -> Result<Option<T>, Error> {
         let id_len = u32::try_from(id.len()).unwrap_or(0);
         let (mut table, mut version) = (ptr::null(), 0);
         let found = self.status("get_extension", None, |s, e| {
@@ -525,17 +540,18 @@ impl Instance {
                 return Ok(None);
             }
         }
-        let table = table.cast::<SmIpcV1>();
+        let table = table.cast::<T>();
         let fault = |fault: &str| Err(self.bad_answer("get_extension", format!("{id}: {fault}")));
         if table.is_null() || !table.is_aligned() {
             return fault("the table is null or not aligned");
         }
         // SAFETY: not null and aligned; by the ABI every table starts with its header.
         let header = unsafe { table.cast::<SmHdr>().read() };
-        if usize::try_from(header.struct_size).unwrap_or(0) < size_of::<SmIpcV1>() {
+        if usize::try_from(header.struct_size).unwrap_or(0) < size_of::<T>() {
             return fault("the table is too short");
         }
-        // SAFETY: as above, and its header says that it is at least this long.
+        // SAFETY: as above, and its header says that it is at least this long; any bytes are a valid
+        // table (see `Extension`).
         Ok(Some(unsafe { table.read() }))
     }
 
@@ -563,8 +579,18 @@ impl Instance {
             })
     }
 
+    /// The functions of mem-events, if the plugin has them.
+    pub(crate) fn mem_event_functions(&self) -> Option<mem_event::Functions> {
+        self.mem_event
+    }
+
+    /// Whether events are to be waited for through memory where the backend can do that.
+    pub(crate) fn is_mem_synced(&self) -> bool {
+        self.is_mem_synced && self.mem_event.is_some()
+    }
+
     /// Calls a slot.
-    fn call(
+    pub(crate) fn call(
         &self,
         operation: &'static str,
         device: Option<u32>,
@@ -613,6 +639,17 @@ impl Drop for Instance {
         }
     }
 }
+
+/// The table of an extension.
+///
+/// # Safety
+/// - It starts with an `SmHdr`, and any bytes are a valid value: numbers and optional functions.
+unsafe trait Extension: std::marker::Copy {}
+
+// SAFETY: a header and optional functions.
+unsafe impl Extension for SmIpcV1 {}
+// SAFETY: a header and optional functions.
+unsafe impl Extension for SmMemEventV1 {}
 
 /// The numbers at the start of an `SmError`.
 #[repr(C)]

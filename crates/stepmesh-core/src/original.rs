@@ -144,7 +144,13 @@ pub fn record_event(event: &Event, stream: Option<&Stream>) -> Result<(), Error>
 /// # Errors
 /// `Timeout`, `Backend` when the work before it failed; those of [`get`].
 pub fn sync_event(event: &Event) -> Result<(), Error> {
-    event.synchronize(chosen()?.timeout, WaitMode::Block)
+    // Polling memory is what the original does by default; without it, waiting sleeps.
+    let mode = if event.is_mem_synced() {
+        WaitMode::Yield
+    } else {
+        WaitMode::Block
+    };
+    event.synchronize(chosen()?.timeout, mode)
 }
 
 impl fmt::Display for TorchDevice {

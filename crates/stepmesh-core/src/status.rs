@@ -59,6 +59,9 @@ impl Failure {
 }
 
 impl ErrorFlags {
+    /// For what the host itself finds out about a device.
+    pub(crate) const DEVICE_LOST: Self = Self(SM_ERROR_DEVICE_LOST);
+
     /// The same call may succeed if it is made again.
     #[must_use]
     pub fn is_retryable(self) -> bool {

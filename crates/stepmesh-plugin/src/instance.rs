@@ -3,10 +3,10 @@
 #![expect(unsafe_code, reason = "turns handles of the ABI into references")]
 
 use std::any::Any;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use stepmesh_abi::error::SM_OK;
 use stepmesh_abi::{SmBackend, SmError, SmEvent};
@@ -24,6 +24,8 @@ pub(crate) struct Instance<B: Backend> {
     panic: OnceLock<String>,
     // Addresses of live events, so that a stray destroy is refused and close releases the rest.
     events: Mutex<HashSet<usize>>,
+    // The same for the objects of extensions, whose types this module does not know.
+    objects: Mutex<HashMap<usize, Box<dyn Any + Send>>>,
 }
 
 /// What an `SmEvent*` points to.
@@ -52,6 +54,7 @@ impl<B: Backend> Instance<B> {
             state: AtomicU8::new(STATE_OPEN),
             panic: OnceLock::new(),
             events: Mutex::new(HashSet::new()),
+            objects: Mutex::new(HashMap::new()),
         }))
     }
 
@@ -95,7 +98,32 @@ impl<B: Backend> Instance<B> {
         Ok(unsafe { Box::from_raw(raw.cast::<EventBox<B>>()) })
     }
 
-    fn address(&self) -> usize {
+    /// Keeps an object of an extension until it is removed or the instance ends, and gives the
+    /// address by which the host names it.
+    pub(crate) fn add_object<T: Send + Sync + 'static>(&self, object: T) -> *mut T {
+        // An `Arc` rather than a box: moving it says nothing of unique access to what is in it.
+        let object = Arc::new(object);
+        let at = Arc::as_ptr(&object).cast_mut();
+        self.lock_objects().insert(at.addr(), Box::new(object));
+        at
+    }
+
+    /// Drops an object; false if the address is not that of a live one of this type.
+    pub(crate) fn remove_object<T: Send + Sync + 'static>(&self, at: usize) -> bool {
+        let mut objects = self.lock_objects();
+        let is_it = objects.get(&at).is_some_and(|object| object.is::<Arc<T>>());
+        let removed = if is_it { objects.remove(&at) } else { None };
+        // Its destructor is the backend's code: no lock is held.
+        drop(objects);
+        removed.is_some()
+    }
+
+    fn lock_objects(&self) -> MutexGuard<'_, HashMap<usize, Box<dyn Any + Send>>> {
+        // Each change is one call on the map, so it is whole whatever panicked meanwhile.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
@@ -155,6 +183,8 @@ impl<B: Backend> Drop for Instance<B> {
             // took it out now.
             drop(unsafe { Box::from_raw(raw) });
         }
+        let objects = std::mem::take(&mut *self.lock_objects());
+        drop(objects);
     }
 }
 

@@ -33,6 +33,7 @@ pub use backend::{Backend, Optional};
 pub use error::{Error, Result};
 pub use host::{Host, LogLevel};
 pub use ipc::{Ipc, IpcExport, IpcImport};
+pub use mem_event::MemEvents;
 pub use request::{
     AllocKind, AllocRequest, CopyRequest, Direction, EventOptions, EventState, Extension,
     FillRequest, Health, HostFunc, Probe, Stream, WaitMode,
@@ -49,6 +50,7 @@ mod fork;
 mod host;
 mod instance;
 mod ipc;
+mod mem_event;
 mod request;
 mod slots;
 mod table;

@@ -7,15 +7,17 @@
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use stepmesh_plugin::abi::extension::SM_EXTENSION_IPC_V1;
+use stepmesh_plugin::abi::extension::{SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1};
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_CPU, SM_NOTE_THREADS};
 use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr};
-use stepmesh_plugin::software::{Event, Streams, copy};
+use stepmesh_plugin::software::{Event, MemEvent, Streams, copy};
 use stepmesh_plugin::{
     AllocRequest, Backend, CopyRequest, Error, EventOptions, EventState, Extension, FillRequest,
-    Health, Host, HostFunc, Ipc, IpcExport, IpcImport, Optional, Probe, Result, Stream, WaitMode,
+    Health, Host, HostFunc, Ipc, IpcExport, IpcImport, MemEvents, Optional, Probe, Result, Stream,
+    WaitMode,
 };
 
 use crate::buffer::Memory;
@@ -200,7 +202,11 @@ impl Backend for Cpu {
     }
 
     fn extension(&self, name: &str, _min_version: u32) -> Option<Extension> {
-        (name == SM_EXTENSION_IPC_V1).then(Extension::ipc::<Self>)
+        match name {
+            SM_EXTENSION_IPC_V1 => Some(Extension::ipc::<Self>()),
+            SM_EXTENSION_MEMEVENT_V1 => Some(Extension::mem_event::<Self>()),
+            _ => None,
+        }
     }
 }
 
@@ -224,6 +230,26 @@ impl Ipc for Cpu {
 
     unsafe fn close_import(&self, _device: u32, ptr: u64) -> Result<()> {
         self.memory.close_import(ptr)
+    }
+}
+
+impl MemEvents for Cpu {
+    type MemEvent = MemEvent;
+
+    fn mem_event_create(&self, _device: u32) -> Result<MemEvent> {
+        Ok(MemEvent::new())
+    }
+
+    fn mem_event_word(event: &MemEvent) -> &AtomicU64 {
+        event.word()
+    }
+
+    fn mem_event_arm(&self, event: &MemEvent, stream: Stream, seq: u64) -> Result<()> {
+        self.streams.find(stream)?.signal(event, seq)
+    }
+
+    fn mem_event_query(&self, event: &MemEvent, seq: u64) -> Result<bool> {
+        event.query(seq)
     }
 }
 

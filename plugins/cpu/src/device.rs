@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use stepmesh_plugin::abi::SmDeviceInfo;
 use stepmesh_plugin::abi::device::{
     SM_CAP_CONCURRENT_CONTEXTS, SM_CAP_FORK_SAFE_PROBE, SM_CAP_HOST_FUNC, SM_CAP_IPC,
-    SM_CAP_MAPPED_HOST, SM_CAP_PEER_ACCESS, SM_CAP_PINNED_HOST, SM_CAP_TIMING, SM_CAP_UVA,
-    SM_DLPACK_CPU, SM_RDMA_ORDERING_ALL_DEVICES,
+    SM_CAP_MAPPED_HOST, SM_CAP_MEMEVENT, SM_CAP_PEER_ACCESS, SM_CAP_PINNED_HOST, SM_CAP_TIMING,
+    SM_CAP_UVA, SM_DLPACK_CPU, SM_RDMA_ORDERING_ALL_DEVICES,
 };
 use stepmesh_plugin::software::{page_len, to_u64};
 use stepmesh_plugin::text_field;
@@ -158,6 +158,7 @@ pub(crate) const CAPABILITIES: u64 = SM_CAP_PINNED_HOST
     | SM_CAP_IPC
     | SM_CAP_TIMING
     | SM_CAP_HOST_FUNC
+    | SM_CAP_MEMEVENT
     | SM_CAP_CONCURRENT_CONTEXTS
     | SM_CAP_FORK_SAFE_PROBE;
 

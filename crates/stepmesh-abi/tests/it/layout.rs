@@ -11,8 +11,8 @@ use std::process::Command;
 use expect_test::expect_file;
 use stepmesh_abi::note::{SmNoteDesc, SmNoteHeader};
 use stepmesh_abi::{
-    SmBackendApi, SmDeviceInfo, SmError, SmHdr, SmHostApi, SmIpcHandle, SmIpcV1, SmOpenArgs,
-    SmPluginInfo, SmPtrAttr, SmStr,
+    SmBackendApi, SmDeviceInfo, SmError, SmHdr, SmHostApi, SmIpcHandle, SmIpcV1, SmMemEventV1,
+    SmOpenArgs, SmPluginInfo, SmPtrAttr, SmStr,
 };
 
 macro_rules! layout {
@@ -106,6 +106,7 @@ fn layout() -> String {
     layout!(out, SmPtrAttr, hdr kind device base size alloc_id flags reserved);
     layout!(out, SmIpcHandle, hdr kind fd offset len flags pad0 bytes);
     layout!(out, SmIpcV1, hdr export_memory import_memory close_import);
+    layout!(out, SmMemEventV1, hdr create destroy arm poll_addr query);
     layout!(out, SmNoteHeader, name_len desc_len note_type owner);
     layout!(out, SmNoteDesc, struct_size abi_major abi_min_minor abi_max_minor exported_symbols kind
         pointer_width panic_strategy sanitizer flags priority plugin_name_len aliases_len
@@ -176,6 +177,7 @@ fn every_struct_is_a_multiple_of_eight_bytes() {
         size_of::<SmPtrAttr>(),
         size_of::<SmIpcHandle>(),
         size_of::<SmIpcV1>(),
+        size_of::<SmMemEventV1>(),
         size_of::<SmHostApi>(),
         size_of::<SmBackendApi>(),
     ];

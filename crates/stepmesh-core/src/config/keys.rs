@@ -210,6 +210,12 @@ pub const KEYS: &[Key] = &[
         "Spinning before sleeping (adaptive), µs.",
     ),
     Key::new(
+        "transport.mem_sync",
+        Bool,
+        "Poll memory for events of a device that can do that.",
+    )
+    .short("STEPMESH_MEM_SYNC"),
+    Key::new(
         "transport.message_len_max_bytes",
         Range(1 << 10, 1 << 20),
         "Largest message, bytes.",
@@ -311,7 +317,6 @@ pub(super) const ENV_ORIGINAL: &[&str] = &[
     "STEPMESH_CPU_START_OFFSET",
     "STEPMESH_ENABLE_TRACE",
     "STEPMESH_GPU",
-    "STEPMESH_MEM_SYNC",
     "STEPMESH_SPLIT_QP_LAG",
 ];
 

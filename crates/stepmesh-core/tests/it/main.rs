@@ -6,6 +6,7 @@
 )]
 
 mod examples;
+mod mem_event;
 mod plugins;
 mod real;
 mod selection;

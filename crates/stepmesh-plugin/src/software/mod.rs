@@ -20,6 +20,7 @@
 
 pub use event::Event;
 pub use free_ranges::FreeRanges;
+pub use mem_event::MemEvent;
 pub use memory::{
     Mapping, copy, file_len, fill, memory_file, page_len, retry_interrupted, seal_size, to_addr,
     to_u64,
@@ -30,6 +31,7 @@ pub use streams::Streams;
 
 mod event;
 mod free_ranges;
+mod mem_event;
 mod memory;
 mod os;
 mod queue;

@@ -11,6 +11,7 @@ use stepmesh_abi::Code;
 use stepmesh_abi::error::SM_ERROR_RETRYABLE;
 
 use super::event::{Event, Mark, PendingMark};
+use super::mem_event::{MemEvent, PendingSignal};
 use super::queue::{Queue, Refusal, abandoned, deadline};
 use crate::instance::panic_message;
 use crate::{CopyRequest, Error, EventState, FillRequest, HostFunc, Result, WaitMode};
@@ -76,6 +77,7 @@ enum Work {
     Copy(CopyRequest),
     Fill(FillRequest),
     Mark(PendingMark),
+    Signal(PendingSignal),
     Wait(Arc<Mark>),
     Call(HostFunc),
 }
@@ -148,6 +150,19 @@ impl<E: Engine> OrderedStream<E> {
             return Ok(());
         }
         self.submit(Work::Mark(event.record()))
+    }
+
+    /// Has the event's word become `seq` at the present end of the work.
+    ///
+    /// # Errors
+    /// If the queue is full or the stream was destroyed.
+    pub fn signal(&self, event: &MemEvent, seq: u64) -> Result<()> {
+        let signal = event.signal(seq);
+        if self.queue.is_settled() {
+            signal.reach(Ok(()));
+            return Ok(());
+        }
+        self.submit(Work::Signal(signal))
     }
 
     /// Makes later work wait for the event's last record, and fail if that failed.
@@ -278,6 +293,7 @@ impl Work {
     fn run(self, engine: &impl Engine, worker: &Worker<'_>, failure: Option<Error>) -> Result<()> {
         match (self, failure) {
             (Self::Mark(mark), failure) => mark.reach(failure.map_or(Ok(()), Err)),
+            (Self::Signal(signal), failure) => signal.reach(failure.map_or(Ok(()), Err)),
             (Self::Call(func), _) => func.run(),
             // Behind failed work: it may use what that did not make.
             (Self::Copy(_) | Self::Fill(_) | Self::Wait(_), Some(_)) => {}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stepmesh_abi::Code;
 
-use super::{Engine, Event, OrderedStream, Streams, Worker};
+use super::{Engine, Event, MemEvent, OrderedStream, Streams, Worker};
 use crate::{
     CopyRequest, Direction, Error, EventOptions, EventState, FillRequest, HostFunc, Result, Stream,
     WaitMode,
@@ -160,6 +160,29 @@ fn stuck_work_is_dropped_at_the_end_and_its_waiters_are_told() {
     assert!(dropped.message().contains("threads of 0"), "{dropped}");
     let lost = event.synchronize(LONG, WaitMode::Block).unwrap_err();
     assert_eq!(lost.code(), Code::Cancelled);
+}
+
+#[test]
+fn a_number_behind_failed_or_dropped_work_never_comes_and_says_why() {
+    let (_, streams) = start();
+    let (stream, event) = (stream(&streams), MemEvent::new());
+    copy(&stream, BAD);
+    stream.signal(&event, 1).unwrap();
+    let answer = stream.synchronize(LONG);
+    assert_eq!(answer, Err(Error::internal("bad copy")));
+    assert_eq!(event.query(1), Err(Error::internal("bad copy")));
+    // Told of it, the stream is as good as new, and so is the event.
+    stream.signal(&event, 2).unwrap();
+    assert_eq!(event.query(2), Ok(true));
+    assert_eq!(event.word().load(Ordering::Acquire), 2);
+
+    copy(&stream, STUCK);
+    stream.signal(&event, 3).unwrap();
+    assert_eq!(event.query(3), Ok(false));
+    let dropped = streams.quiesce(Duration::from_millis(1)).unwrap_err();
+    assert_eq!(dropped.code(), Code::DeadlineExceeded);
+    assert_eq!(event.query(3).unwrap_err().code(), Code::Cancelled);
+    assert_eq!(event.word().load(Ordering::Acquire), 2);
 }
 
 /// Addresses that mean something to the engine.

@@ -4,6 +4,7 @@ mod event;
 mod ipc;
 mod library;
 mod lifecycle;
+mod mem_event;
 mod memory;
 mod stream;
 mod support;
