@@ -7,18 +7,20 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use stepmesh_plugin::abi::extension::SM_EXTENSION_IPC_V1;
+use stepmesh_plugin::abi::extension::{SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1};
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_ACCELERATOR, SM_NOTE_THREADS};
 use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr};
 use stepmesh_plugin::software::{self, OrderedStream, Streams};
 use stepmesh_plugin::{
     AllocRequest, Backend, CopyRequest, Error, EventOptions, EventState, Extension, FillRequest,
-    Health, Host, HostFunc, Ipc, IpcExport, IpcImport, Optional, Probe, Result, Stream, WaitMode,
+    Health, Host, HostFunc, Ipc, IpcExport, IpcImport, MemEvents, Optional, Probe, Result, Stream,
+    WaitMode,
 };
 
-use crate::device::{self, CAPABILITIES, Event};
+use crate::device::{self, CAPABILITIES, Event, MemEvent};
 use crate::engine::Simulator;
 use crate::faults::{Faults, Kind};
 use crate::memory::Memory;
@@ -261,7 +263,11 @@ impl Backend for Sim {
     }
 
     fn extension(&self, name: &str, _min_version: u32) -> Option<Extension> {
-        (name == SM_EXTENSION_IPC_V1).then(Extension::ipc::<Self>)
+        match name {
+            SM_EXTENSION_IPC_V1 => Some(Extension::ipc::<Self>()),
+            SM_EXTENSION_MEMEVENT_V1 => Some(Extension::mem_event::<Self>()),
+            _ => None,
+        }
     }
 }
 
@@ -287,6 +293,35 @@ impl Ipc for Sim {
 
     unsafe fn close_import(&self, _device: u32, ptr: u64) -> Result<()> {
         self.memory.close_import(ptr)
+    }
+}
+
+impl MemEvents for Sim {
+    type MemEvent = MemEvent;
+
+    fn mem_event_create(&self, device: u32) -> Result<MemEvent> {
+        self.faults.check(device)?;
+        let event = software::MemEvent::new();
+        Ok(MemEvent { device, event })
+    }
+
+    fn mem_event_word(event: &MemEvent) -> &AtomicU64 {
+        event.event.word()
+    }
+
+    fn mem_event_arm(&self, event: &MemEvent, stream: Stream, seq: u64) -> Result<()> {
+        if event.device != stream.device {
+            return Err(Error::invalid_argument(format!(
+                "a mem-event of device {} cannot be armed on a stream of device {}",
+                event.device, stream.device
+            )));
+        }
+        self.stream(stream)?.signal(&event.event, seq)
+    }
+
+    fn mem_event_query(&self, event: &MemEvent, seq: u64) -> Result<bool> {
+        self.faults.check(event.device)?;
+        event.event.query(seq)
     }
 }
 

@@ -4,7 +4,7 @@
 use stepmesh_plugin::abi::SmDeviceInfo;
 use stepmesh_plugin::abi::device::{
     SM_CAP_CONCURRENT_CONTEXTS, SM_CAP_FORK_SAFE_PROBE, SM_CAP_HOST_FUNC, SM_CAP_MAPPED_HOST,
-    SM_CAP_PEER_ACCESS, SM_CAP_PINNED_HOST, SM_CAP_TIMING, SM_CAP_UVA,
+    SM_CAP_MEMEVENT, SM_CAP_PEER_ACCESS, SM_CAP_PINNED_HOST, SM_CAP_TIMING, SM_CAP_UVA,
 };
 use stepmesh_plugin::software::{self, page_len, to_u64};
 use stepmesh_plugin::text_field;
@@ -14,6 +14,13 @@ use stepmesh_plugin::text_field;
 pub struct Event {
     pub(crate) device: u32,
     pub(crate) event: software::Event,
+}
+
+/// A mem-event of this backend.
+#[derive(Debug)]
+pub struct MemEvent {
+    pub(crate) device: u32,
+    pub(crate) event: software::MemEvent,
 }
 
 /// Facts about a device.
@@ -46,6 +53,7 @@ pub(crate) const CAPABILITIES: u64 = SM_CAP_PINNED_HOST
     | SM_CAP_PEER_ACCESS
     | SM_CAP_TIMING
     | SM_CAP_HOST_FUNC
+    | SM_CAP_MEMEVENT
     | SM_CAP_CONCURRENT_CONTEXTS
     | SM_CAP_FORK_SAFE_PROBE;
 

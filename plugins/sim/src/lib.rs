@@ -56,7 +56,7 @@ mod memory;
 mod options;
 
 pub use backend::Sim;
-pub use device::Event;
+pub use device::{Event, MemEvent};
 
 stepmesh_plugin::static_backend!(Sim);
 #[cfg(feature = "plugin")]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepmesh_core::abi::device::SM_CAP_IPC;
-use stepmesh_core::config::PluginsConfig;
-use stepmesh_core::{Backend, EventOptions, Registry, State, WaitMode};
+use stepmesh_core::config::{Config, PluginsConfig, Sources};
+use stepmesh_core::{Backend, Error, EventOptions, Registry, State, WaitMode};
 
 use crate::plugins::candidate;
 
@@ -157,4 +157,42 @@ fn pointers_into_the_middle_resolve_and_foreign_ones_are_unknown() {
         .pointer_attributes((&raw const local).addr() as u64)
         .unwrap();
     assert_eq!(facts.alloc_id, 0);
+}
+
+/// A stream that stands still and a device that is lost while the host polls: the number never comes,
+/// and no event of the backend wakes anyone.
+#[test]
+fn a_lost_device_ends_a_wait_for_a_number_in_memory() {
+    let path = plugins_dir().display().to_string();
+    let sources = Sources::from_env([
+        ("STEPMESH_BACKEND", "sim"),
+        ("STEPMESH_PLUGIN_PATH", path.as_str()),
+        (
+            "STEPMESH_OPTIONS_SIM_FAULTS",
+            "stream:stuck@1, device:lost@1000ms",
+        ),
+    ]);
+    let backend = Backend::open(&Config::load(&sources).unwrap().config).unwrap();
+    let device = backend.device(0).unwrap();
+    let stream = device.create_stream().unwrap();
+    let (number, event) = (
+        device.create_mem_event().unwrap(),
+        device.create_event(EventOptions::default()).unwrap(),
+    );
+    let memory = Arc::new(device.alloc(4096).unwrap());
+    stream.fill(&memory, 0, 4096, 1).unwrap();
+    let seq = number.arm_next(&stream).unwrap();
+    event.record(&stream).unwrap();
+    assert!(event.is_mem_synced());
+    let long = Duration::from_secs(30);
+    for error in [
+        number.wait(seq, long).unwrap_err(),
+        event.synchronize(long, WaitMode::Yield).unwrap_err(),
+    ] {
+        let Error::Backend { flags, .. } = &error else {
+            panic!("not the device's loss: {error}");
+        };
+        assert!(flags.is_device_lost(), "{error}");
+    }
+    assert_eq!(number.reached(), 0);
 }
