@@ -96,8 +96,9 @@ fn bad_device(context: &Context<'_>) -> Verdict {
     for (what, result) in make_all(&setting.session, &with_device(dev)) {
         let what = format!("{what} of device {dev}");
         let failure = expect_code(&what, result, Code::InvalidArgument)?;
+        let names = [dev.to_string(), format!("{dev:#x}")];
         ensure!(
-            failure.message().contains(&dev.to_string()),
+            names.iter().any(|name| failure.message().contains(name)),
             "{what}: the message does not name the device: {:?}",
             failure.message()
         );

@@ -180,7 +180,13 @@ struct Footprint {
 impl Footprint {
     fn take() -> Self {
         let entries = |dir| fs::read_dir(dir).into_iter().flatten().flatten();
-        let links = entries("/proc/self/fd").filter_map(|fd| fs::read_link(fd.path()).ok());
+        let files = entries("/proc/self/fd").filter_map(|fd| {
+            let link = fs::read_link(fd.path()).ok()?;
+            let number = fd.file_name().into_string().ok()?;
+            // The folder that is being read is open, too.
+            let is_other = !link.starts_with("/proc/");
+            is_other.then(|| format!("{number} -> {}", link.display()))
+        });
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let device_maps = maps.lines().filter_map(|line| {
             let at = line.find(" /dev/")?;
@@ -188,11 +194,7 @@ impl Footprint {
         });
         Self {
             threads: entries("/proc/self/task").count(),
-            // The folder that is being read is open, too.
-            files: links
-                .map(|link| link.display().to_string())
-                .filter(|link| !link.starts_with("/proc/"))
-                .collect(),
+            files: files.collect(),
             variables: std::env::vars_os().collect(),
             device_maps: device_maps.collect(),
         }

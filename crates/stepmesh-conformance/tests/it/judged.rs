@@ -1,7 +1,9 @@
 //! Our own plugins pass every check, linked in and loaded.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use crate::spoiled::{compile_with, plugin_path};
 use libtest_mimic::{Completion, Failed, Trial};
 use stepmesh_conformance::{Check, Options, Outcome, Scale, Subject, Tier, checks, run};
 
@@ -20,7 +22,37 @@ pub(crate) fn trials() -> Vec<Trial> {
             ));
         }
     }
+    for (name, variable, compiler, source) in EXAMPLES {
+        trials.push(Trial::ignorable_test(
+            format!("{name}_passes_all"),
+            move || example(name, variable, compiler, source),
+        ));
+    }
     trials
+}
+
+/// The examples for authors in other languages pass what they must. No C++ compiler is told; no C
+/// compiler is a failure.
+fn example(name: &str, variable: &str, compiler: &str, source: &str) -> Result<Completion, Failed> {
+    let directory = tempfile::tempdir()?;
+    let path = plugin_path(directory.path(), name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    match compile_with(variable, compiler, &source, &path, &["-O2"]) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && compiler != "cc" => {
+            return Ok(Completion::ignored_with(format!("{compiler}: {error}")));
+        }
+        compiled => compiled?,
+    }
+    let options = Options {
+        tier: Tier::Capability,
+        scale: Scale::Reduced,
+        ..Options::default()
+    };
+    let report = run(&Subject::file(&path), &options, &mut |_| {})?;
+    if !report.is_good() {
+        return Err(report.to_string().into());
+    }
+    Ok(Completion::Completed)
 }
 
 fn judge(subject: &Subject, check: &'static Check) -> Result<Completion, Failed> {
@@ -46,5 +78,15 @@ fn plugin(name: &str) -> Result<PathBuf, Failed> {
     Ok(PathBuf::from(directory).join(format!("libstepmesh_backend_{name}.so")))
 }
 
+/// Name, variable with the compiler, its usual name, source.
+const EXAMPLES: [(&str, &str, &str, &str); 2] = [
+    ("example-c", "CC", "cc", "../../plugins/example-c/example.c"),
+    (
+        "example-cpp",
+        "CXX",
+        "c++",
+        "../../plugins/example-cpp/example.cc",
+    ),
+];
 /// The plugins of this repository, by name.
-const PLUGINS: &[&str] = &["cpu"];
+const PLUGINS: &[&str] = &["cpu", "sim"];

@@ -3,6 +3,7 @@
 //! starts itself again for each check.
 
 mod judged;
+mod spoiled;
 
 use std::process::ExitCode;
 
@@ -16,5 +17,6 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = Arguments::from_args();
-    libtest_mimic::run(&arguments, judged::trials()).exit_code()
+    let trials = [judged::trials(), spoiled::trials()];
+    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }
