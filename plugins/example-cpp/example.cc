@@ -37,6 +37,11 @@ namespace {
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+/* A number that messages show in hexadecimal. */
+struct Hex {
+  uint64_t number;
+};
+
 /* What a slot failed with. Thrown by the backend, caught by `guard`. */
 struct Failure {
   int32_t code;
@@ -62,23 +67,30 @@ struct Failure {
     }
   }
 
-  void add(uint64_t number)
+  void add(uint64_t number) { add_digits(number, 10); }
+
+  void add(Hex address)
+  {
+    add("0x");
+    add_digits(address.number, 16);
+  }
+
+  void add_digits(uint64_t number, unsigned base)
   {
     char digits[24];
     char *at = digits + sizeof digits;
     *--at = 0;
-    for (; number > 15; number /= 16)
-      *--at = "0123456789abcdef"[number % 16];
-    *--at = "0123456789abcdef"[number];
-    *--at = 'x';
-    *--at = '0';
+    do {
+      *--at = "0123456789abcdef"[number % base];
+      number /= base;
+    } while (number != 0);
     add(at);
   }
 };
 
 [[noreturn]] void invalid(const char *what, uint64_t value)
 {
-  throw Failure(SM_INVALID_ARGUMENT, what, " (", value, ")");
+  throw Failure(SM_INVALID_ARGUMENT, what, " (", Hex{value}, ")");
 }
 
 thread_local SmError last_failure;
@@ -211,7 +223,8 @@ struct Instance {
   static void check_device(uint32_t dev)
   {
     if (dev != 0)
-      invalid("this device does not exist, there is device 0", dev);
+      throw Failure(SM_INVALID_ARGUMENT, "device ", uint64_t{dev},
+                    " does not exist; there is device 0");
   }
 
   void check_stream(uint32_t dev, uint64_t stream)
@@ -259,8 +272,8 @@ struct Instance {
     if (rounded >= size)
       block.memory.reset(std::aligned_alloc(align, rounded));
     if (block.memory == nullptr) {
-      Failure failure(SM_RESOURCE_EXHAUSTED, "device 0 has not so many bytes (", size,
-                      "); free some or ask for less");
+      Failure failure(SM_RESOURCE_EXHAUSTED, "device 0 has no ", size,
+                      " bytes; free some or ask for less");
       failure.flags = SM_ERROR_OOM;
       failure.native = ENOMEM;
       throw failure;
