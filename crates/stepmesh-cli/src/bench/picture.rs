@@ -135,12 +135,17 @@ fn range<'d>(distributions: impl Iterator<Item = &'d Distribution>) -> Range<f64
     low..(high * MARGIN).max(low * NARROWEST)
 }
 
-/// 1, 2 and 5 times each power of ten.
+/// Some digits times each power of ten: more of them where the range is narrow.
 fn ticks(range: &Range<f64>) -> Vec<f64> {
+    let digits: &[f64] = if range.end / range.start < WIDE {
+        &[1.0, 2.0, 3.0, 5.0, 7.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
     let mut ticks = Vec::new();
     let mut decade = 1.0;
     while decade < range.end {
-        ticks.extend([1.0, 2.0, 5.0].map(|digit| digit * decade));
+        ticks.extend(digits.iter().map(|digit| digit * decade));
         decade *= 10.0;
     }
     ticks.retain(|tick| range.contains(tick));
@@ -186,6 +191,9 @@ const HEADROOM: f64 = 1.45;
 /// How far the axis goes beyond what it shows.
 const MARGIN: f64 = 1.15;
 
+/// From this factor on an axis has fewer ticks for each power of ten: their labels would touch.
+const WIDE: f64 = 30.0;
+
 /// An axis spans a factor of this at least.
 const NARROWEST: f64 = 4.0;
 
@@ -212,11 +220,16 @@ mod tests {
 
     #[test]
     fn ticks_lie_in_the_range_and_read_as_whole_numbers() {
-        let labels: Vec<String> = ticks(&(150.0..6_000.0))
-            .into_iter()
-            .map(tick_label)
-            .collect();
-        assert_eq!(labels, ["200 ns", "500 ns", "1 µs", "2 µs", "5 µs"]);
+        let labels = |range| -> Vec<String> {
+            let ticks = ticks(&range).into_iter();
+            ticks.map(tick_label).collect()
+        };
+        let wide = labels(150.0..6_000.0);
+        assert_eq!(wide, ["200 ns", "500 ns", "1 µs", "2 µs", "5 µs"]);
+        assert_eq!(
+            labels(250.0..1_100.0),
+            ["300 ns", "500 ns", "700 ns", "1 µs"]
+        );
     }
 
     #[test]
