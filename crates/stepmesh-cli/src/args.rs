@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{backends, bench, config, scheduler, server, worker};
+use crate::{backends, bench, config, plugin, scheduler, server, worker};
 
 /// Push and pull tensors between accelerators
 #[derive(Debug, Parser)]
@@ -51,6 +51,9 @@ pub(crate) enum Command {
 
     /// Shows the effective configuration and where each value came from
     Config(config::Options),
+
+    /// Shows, judges and probes backend plugins
+    Plugin(plugin::Args),
 
     /// Brings workers and servers together, and ends when they have gone
     Scheduler(scheduler::Options),

@@ -113,7 +113,7 @@ impl Row {
     }
 }
 
-fn name_of(state: State) -> &'static str {
+pub(crate) fn name_of(state: State) -> &'static str {
     match state {
         State::Loaded => "loaded",
         State::Compatible => "compatible",

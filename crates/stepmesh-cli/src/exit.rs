@@ -38,6 +38,10 @@ impl Exit {
         if let Some(error) = cause.downcast_ref::<stepmesh_core::Error>() {
             return of_core(error);
         }
+        if let Some(error) = cause.downcast_ref::<stepmesh_conformance::Error>() {
+            let is_ours = matches!(error, stepmesh_conformance::Error::Child { .. });
+            return (!is_ours).then_some(Self::BadInput);
+        }
         match cause.downcast_ref::<stepmesh::Error>()? {
             stepmesh::Error::PeerLost { .. }
             | stepmesh::Error::SchedulerLost { .. }

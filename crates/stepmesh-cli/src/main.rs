@@ -13,6 +13,7 @@ mod job;
 mod latency;
 mod logging;
 mod member;
+mod plugin;
 mod report;
 mod scheduler;
 mod server;
@@ -28,6 +29,10 @@ use crate::args::{Cli, Command};
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
+    // Judging a plugin starts this program again, for each check.
+    if let Some(code) = stepmesh_conformance::run_child_if_asked(&[]) {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => return exit::usage(&usage),
@@ -44,6 +49,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Backends(options) => backends::run(global, options),
         Command::Bench(options) => bench::run(global, options),
         Command::Config(options) => config::run(global, options),
+        Command::Plugin(args) => plugin::run(global, args),
         Command::Scheduler(options) => scheduler::run(global, options),
         Command::Server(options) => server::run(global, options),
         Command::Worker(options) => worker::run(global, options),

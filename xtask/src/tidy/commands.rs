@@ -106,10 +106,11 @@ const CARGO_SUBCOMMANDS: [&str; 9] = [
     "add", "build", "check", "clippy", "doc", "fmt", "install", "run", "test",
 ];
 
-const STEPMESH_SUBCOMMANDS: [&str; 6] = [
+const STEPMESH_SUBCOMMANDS: [&str; 7] = [
     "backends",
     "bench",
     "config",
+    "plugin",
     "scheduler",
     "server",
     "worker",

@@ -8,6 +8,7 @@ mod bad_input;
 mod bench;
 mod death;
 mod meshes;
+mod plugin;
 mod shown;
 mod signals;
 mod support;
