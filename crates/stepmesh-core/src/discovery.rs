@@ -48,7 +48,16 @@ pub(crate) struct Judged {
 
 /// Every plugin file in the directories, judged; duplicates are refused, equal names are not.
 pub(crate) fn judge_all(config: &PluginsConfig, directories: &[PathBuf]) -> Vec<Judged> {
-    let trusts_all = config.trust && !crate::secure::is_secure_process();
+    judge_all_as(config, directories, crate::secure::is_secure_process())
+}
+
+/// The same for a process that has rights which its user has not, or for one that has not.
+fn judge_all_as(
+    config: &PluginsConfig,
+    directories: &[PathBuf],
+    is_secure_process: bool,
+) -> Vec<Judged> {
+    let trusts_all = config.trust && !is_secure_process;
     let mut seen = Seen::default();
     let mut judged = Vec::new();
     for (rank, directory) in directories.iter().enumerate() {

@@ -135,6 +135,8 @@ fn open(found: &Found) -> Result<SmBackendQueryFn, Reason> {
         return Err(Reason::Replaced);
     }
     let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE;
+    // Should a constructor crash, this line is what is left of it.
+    tracing::debug!(path = %found.path.display(), "loading plugin");
     // SAFETY: constructors of the library run here. Its owner and mode were checked or explicitly
     // trusted, its note says that it is a plugin for this host, and plugins have no constructors
     // that need anything of the host.

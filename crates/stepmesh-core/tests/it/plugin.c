@@ -30,6 +30,9 @@
 #ifndef TABLE_NAME
 #define TABLE_NAME NAME
 #endif
+#ifndef TABLE_MAJOR
+#define TABLE_MAJOR 1
+#endif
 #ifndef SIZE
 #define SIZE sizeof(SmBackendApi)
 #endif
@@ -86,7 +89,14 @@ char *touch_tls(void);
 char *touch_tls(void) { return large; }
 #endif
 
-__attribute__((constructor)) static void loaded(void) { mark("loaded"); }
+#ifndef CONSTRUCTOR
+#define CONSTRUCTOR
+#endif
+__attribute__((constructor)) static void loaded(void)
+{
+  mark("loaded");
+  CONSTRUCTOR;
+}
 
 static const SmHostApi *host;
 
@@ -228,7 +238,7 @@ const SmBackendApi *stepmesh_backend_query_v1(const SmHostApi *h, SmError *err)
 #endif
   host = h;
   api.hdr.struct_size = (uint32_t)(SIZE);
-  api.hdr.abi_major = 1;
+  api.hdr.abi_major = TABLE_MAJOR;
   api.hdr.abi_minor = SM_ABI_MINOR;
   api.info = &info;
   api.probe = probe;

@@ -1,4 +1,19 @@
 //! Plugins that are broken in one way each. None of them may harm the good one beside them.
+//!
+//! The list of the design (docs/abi.md, "What a host refuses") and where each is:
+//!
+//! | plugin | test |
+//! |---|---|
+//! | wrong architecture, truncated ELF, FIFO or folder named `.so`, loop of links | `files_that_are_no_libraries_...` here |
+//! | no note, note or table of another major, missing symbol, query that answers null, garbage size, missing slot | `each_bad_plugin_has_its_reason_...` here |
+//! | constructor that crashes, ends the process or hangs; query that throws or panics | `crashes` |
+//! | writable by others, by another owner, in a set-user-id process | `trust`, and the unit tests of `discovery` |
+//! | the same file twice | `the_same_file_by_two_paths_is_one_plugin` here |
+//! | the same name twice | `selection::the_higher_priority_wins_...`, `strict_refuses_...` |
+//!
+//! And what the host promises: `STEPMESH_BAKCEND` is in the unit tests of `config`; the alias, the
+//! list of candidates, disabled globs and 32 threads that race are in `selection`; hosts and plugins
+//! of other minor versions in `loader::versions`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -232,7 +247,7 @@ fn a_configured_path_that_does_not_exist_is_told() {
 }
 
 /// Name, how plugin.c is spoiled, and what the reason says of it.
-const SPOILED: [(&str, &[&str], &str); 14] = [
+const SPOILED: [(&str, &[&str], &str); 15] = [
     (
         "no_note",
         &["-DNO_NOTE"],
@@ -242,6 +257,11 @@ const SPOILED: [(&str, &[&str], &str); 14] = [
         "major",
         &["-DNOTE_MAJOR=2"],
         "is built for ABI 2, this host has ABI 1",
+    ),
+    (
+        "table_major",
+        &["-DTABLE_MAJOR=2"],
+        "has a bad table: the table is of ABI 2, this host has 1",
     ),
     (
         "target",
