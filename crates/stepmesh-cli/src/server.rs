@@ -113,6 +113,8 @@ impl Service {
         while self.answered + self.dropped < enough {
             match self.server.get_batch_with(gather, LOOK_UP) {
                 Ok(batches) => self.answer(batches.collect())?,
+                Err(Error::WorkersLeft) => break,
+                // Those that died may come back, but nobody waits for them here.
                 Err(Error::Timeout { .. }) if self.server.workers_connected() == 0 => break,
                 Err(Error::Timeout { .. }) => {}
                 Err(error) => return Err(error.into()),

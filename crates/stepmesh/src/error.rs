@@ -67,6 +67,9 @@ pub enum Error {
         /// Who.
         peer: Member,
     },
+    /// Every worker has left the mesh on purpose: there is nothing more to serve.
+    #[error("every worker has left the mesh")]
+    WorkersLeft,
     /// The mesh could not be formed.
     #[error("joining the mesh: {reason}")]
     Rendezvous {

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::protocol::fabrics::Fabrics;
 use crate::protocol::server::{AnswerId, BatchList, BatchRecord, PullInfo, ServerMachine};
 use crate::protocol::wire::Tag;
-use crate::role::{Member, Role, Roles};
+use crate::role::{Member, Roles};
 use crate::start::{self, Mesh, NewsFor};
 use crate::tensor::Tensor;
 use crate::worker::Closer;
@@ -127,7 +127,7 @@ impl Server {
     /// Waits for one batch of every living worker, all with the same tag, in rank order.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::Closed`].
+    /// As [`get_batch_with`](Self::get_batch_with).
     pub fn get_batch(&self, timeout: Duration) -> Result<Batches, Error> {
         self.get_batch_with(Gather::All, timeout)
     }
@@ -135,19 +135,25 @@ impl Server {
     /// Waits for batches as `gather` says.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::Closed`].
+    /// [`Error::Timeout`] that names who has sent nothing, [`Error::WorkersLeft`] once every
+    /// worker has said goodbye, [`Error::Closed`].
     pub fn get_batch_with(&self, gather: Gather, timeout: Duration) -> Result<Batches, Error> {
         let engine = self.mesh.engine();
         engine.check_open("get_batch")?;
-        let taken = engine.wait(timeout, |state| match gather {
-            Gather::All => state.machine.take_matched(),
-            Gather::Any => state.machine.take_any(),
+        let taken = engine.wait(timeout, |state| {
+            let taken = match gather {
+                Gather::All => state.machine.take_matched(),
+                Gather::Any => state.machine.take_any(),
+            };
+            let over = taken.is_none() && state.machine.everybody_left();
+            if over { Some(None) } else { taken.map(Some) }
         });
         match taken {
-            Ok(records) => Ok(Batches {
+            Ok(Some(records)) => Ok(Batches {
                 engine: Arc::clone(engine),
                 records,
             }),
+            Ok(None) => Err(Error::WorkersLeft),
             Err(Ended::Closed) => Err(engine.closed("get_batch")),
             Err(Ended::TimedOut) => Err(Error::Timeout {
                 operation: "get_batch",
@@ -400,12 +406,8 @@ impl Machine for ServerMachine {
 }
 
 impl NewsFor for ServerMachine {
-    fn take(&mut self, fabrics: &mut Fabrics, news: News, _routes: &start::Routes) {
-        // A worker that comes back connects by itself.
-        if let News::Lost { member, reason } = news
-            && member.role == Role::Worker
-        {
-            self.worker_lost(fabrics, member, &reason);
-        }
+    fn take(&mut self, _fabrics: &mut Fabrics, _news: News, _routes: &start::Routes) {
+        // A worker that comes back connects by itself, and one that is lost is noticed by its
+        // connection, after what it sent before.
     }
 }

@@ -167,7 +167,7 @@ impl Handle {
             .engine
             .wait(timeout, |state| state.machine.outcome(self.id));
         match outcome {
-            Ok(outcome) => outcome,
+            Ok(outcome) => self.unless_closed(outcome, "wait"),
             Err(Ended::Closed) => Err(self.engine.closed("wait")),
             Err(Ended::TimedOut) => Err(Error::Timeout {
                 operation: "wait",
@@ -219,7 +219,7 @@ impl Future for Handle {
         };
         if let Some(outcome) = outcome {
             self.stop_being_a_future();
-            return Poll::Ready(outcome);
+            return Poll::Ready(self.unless_closed(outcome, "await"));
         }
         if let Err(error) = self.engine.check_open("await") {
             self.stop_being_a_future();
@@ -234,6 +234,15 @@ impl Future for Handle {
 }
 
 impl Handle {
+    /// Closing makes the peers leave, which is not what the caller should be told.
+    fn unless_closed(
+        &self,
+        outcome: Result<(), Error>,
+        operation: &'static str,
+    ) -> Result<(), Error> {
+        outcome.or_else(|error| self.engine.check_open(operation).and(Err(error)))
+    }
+
     fn stop_being_a_future(&mut self) {
         if self.is_future {
             self.is_future = false;
@@ -278,14 +287,12 @@ impl Machine for WorkerMachine {
 impl NewsFor for WorkerMachine {
     fn take(&mut self, fabrics: &mut Fabrics, news: News, routes: &start::Routes) {
         match news {
-            News::Lost { member, reason } if member.role == Role::Server => {
-                self.server_lost(fabrics, member, &reason);
-            }
             News::Joined { entry } if entry.member.role == Role::Server => {
                 if let Some((index, address)) = routes.server(&entry) {
                     self.set_server(fabrics, index, address);
                 }
             }
+            // A server that is lost is noticed by its connection, after what it sent before.
             News::Lost { .. } | News::Joined { .. } | News::Formed(_) => {}
         }
     }

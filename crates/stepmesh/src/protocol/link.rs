@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use stepmesh_transport::error::Error as FabricError;
 use stepmesh_transport::fabric::{Chain, PostError, Posted, Write};
 
 use crate::error::Error;
 use crate::protocol::fabrics::{Fabrics, PeerRef};
 use crate::protocol::wire::{MessageBuf, Setup};
-use crate::role::Member;
+use crate::role::{LEFT, Member};
 
 /// The connection with one peer.
 #[derive(Debug)]
@@ -55,6 +56,11 @@ impl Link {
             peer: self.member,
             reason,
         }
+    }
+
+    /// Whether the peer left on purpose.
+    pub(crate) fn has_left(&self) -> bool {
+        self.lost.as_deref() == Some(LEFT)
     }
 
     pub(crate) fn peer(&self) -> Option<PeerRef> {
@@ -160,3 +166,13 @@ impl Link {
 
 /// The token of chains whose completion nobody asks for.
 pub(crate) const TOKEN_NONE: u64 = 0;
+
+/// How a connection ended, in the words of whoever lost it.
+pub(crate) fn end_of(reason: &FabricError) -> String {
+    match reason {
+        FabricError::PeerClosed { fabric, .. } => {
+            format!("its process closed the {fabric} connection, or was killed")
+        }
+        other => other.to_string(),
+    }
+}

@@ -86,10 +86,7 @@ fn closing_a_worker_ends_its_futures() {
         let awaiting = scope.spawn(move || pollster::block_on(handle));
         closer.close();
         let closed = awaiting.join().unwrap().unwrap_err();
-        assert!(
-            matches!(closed, Error::Closed { .. } | Error::PeerLost { .. }),
-            "{closed}"
-        );
+        assert!(matches!(closed, Error::Closed { .. }), "{closed}");
     });
     let refused = worker
         .push(&[Keyed::new(1, &push)])
@@ -154,4 +151,33 @@ fn a_timeout_of_get_batch_names_who_has_sent_nothing() {
     assert!(!error.contains("worker 1"), "{error}");
     drop(handle);
     mesh.end(Vec::new());
+}
+
+#[test]
+fn a_server_whose_workers_have_all_left_is_told_so() {
+    let mut mesh = Mesh::form(config(TransportKind::Auto, 2, 1));
+    mesh.workers.clear();
+    let over = mesh.servers[0].get_batch(PATIENCE).map(|_| ()).unwrap_err();
+    assert!(matches!(over, Error::WorkersLeft), "{over}");
+    mesh.end(Vec::new());
+}
+
+#[test]
+fn what_a_server_answered_before_it_left_is_received() {
+    for _ in 0..20 {
+        let mut mesh = Mesh::form(config(TransportKind::Auto, 1, 1));
+        let (push, pull) = (scalar(&mesh, 3.0), scalar(&mesh, 0.0));
+        let handle = mesh.workers[0]
+            .push_pull(&[Keyed::new(1, &push)], &[Keyed::new(2, &pull)])
+            .unwrap();
+        for mut batch in mesh.servers[0].get_batch(PATIENCE).unwrap() {
+            let answer = batch.tensors()[0].clone();
+            batch.respond(&[answer]).unwrap().wait(PATIENCE).unwrap();
+        }
+        mesh.servers.clear();
+        handle.wait(PATIENCE).unwrap();
+        assert_eq!(pull.to_vec::<f32>().unwrap(), [3.0]);
+        drop(handle);
+        mesh.end(Vec::new());
+    }
 }

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::error::{Error, list};
 use crate::protocol::fabrics::{Fabrics, LinkSink, PeerRef};
 use crate::protocol::hello::Hello;
-use crate::protocol::link::Link;
+use crate::protocol::link::{Link, end_of};
 use crate::protocol::staging::Stager;
 use crate::protocol::wire::{MessageBuf, Setup};
 use crate::role::{LEFT, Member, Role};
@@ -228,15 +228,10 @@ impl ServerMachine {
         self.dirty = true;
     }
 
-    /// A worker left the mesh or was found dead by others.
-    pub(crate) fn worker_lost(&mut self, fabrics: &mut Fabrics, member: Member, reason: &str) {
-        let place = self
-            .workers
-            .iter()
-            .position(|worker| worker.link.member == member && worker.link.is_up());
-        if let Some(index) = place {
-            self.lose(fabrics, index, reason);
-        }
+    /// Whether there were workers and each of them has left on purpose. Those that died may come
+    /// back.
+    pub(crate) fn everybody_left(&self) -> bool {
+        !self.workers.is_empty() && self.workers.iter().all(|worker| worker.link.has_left())
     }
 
     /// Whether answers wait for room.
@@ -480,7 +475,7 @@ impl LinkSink for Sink<'_> {
             self.machine.todo.push_back(Todo::Lose {
                 worker: index,
                 life,
-                reason: reason.to_string(),
+                reason: end_of(&reason),
             });
         }
     }

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::error::{Error, list};
 use crate::protocol::fabrics::{Fabrics, LinkSink, PeerRef};
 use crate::protocol::hello::Hello;
-use crate::protocol::link::Link;
+use crate::protocol::link::{Link, end_of};
 use crate::protocol::staging::{Incoming, Stager};
 use crate::protocol::wire::{MessageBuf, Setup, Tag};
 use crate::role::Member;
@@ -136,17 +136,6 @@ impl WorkerMachine {
         }
         self.dialer.dial(fabrics, index, address);
         self.after_dialing(fabrics);
-    }
-
-    /// The server in this place left the mesh or was found dead by others.
-    pub(crate) fn server_lost(&mut self, fabrics: &mut Fabrics, member: Member, reason: &str) {
-        let place = self
-            .servers
-            .iter()
-            .position(|server| server.link.member == member && server.link.lost().is_none());
-        if let Some(index) = place {
-            self.lose(fabrics, index, reason);
-        }
     }
 
     /// Whether every server is connected; the first that failed for good is an error.
@@ -452,7 +441,7 @@ impl LinkSink for Sink<'_> {
 
     fn closed(&mut self, peer: PeerRef, link: Option<usize>, reason: FabricError) {
         let machine = &mut *self.machine;
-        let reason = reason.to_string();
+        let reason = end_of(&reason);
         if machine.dialer.failed(peer, &reason) {
             return;
         }
