@@ -104,8 +104,8 @@ impl Case {
     }
 
     fn vtable(&self, setup: &Setup, budget_ms: u64) -> Result<Measured> {
-        let cpu = cpus()?.first().copied();
-        let mut peer = Peer::start("caller", setup, cpu, Part::Vtable { budget_ms })?;
+        let [cpu, _] = cpus()?;
+        let mut peer = Peer::start("caller", setup, &[cpu], Part::Vtable { budget_ms })?;
         let outcome: VtableOutcome = peer.answer(setup.deadline)?;
         peer.finish(setup.deadline)?;
         let VtableOutcome {

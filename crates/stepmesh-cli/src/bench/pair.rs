@@ -46,27 +46,22 @@ pub(crate) enum PairEnd {
 /// Starts the processes of a mesh of two, and returns what the caller found.
 pub(crate) fn run<T: DeserializeOwned>(setup: &Setup, job: PairJob) -> Result<T> {
     let deadline = setup.deadline;
-    let cpus = cpus()?;
-    ensure!(
-        cpus.len() >= 2,
-        "two cores are needed, there is {}",
-        cpus.len()
-    );
+    let [of_caller, of_echo] = cpus()?;
     let page = Page::create(usize::try_from(job.len_bytes.max(1))?)?;
     let mut shape = Shape {
         workers: 1,
         servers: 1,
         port: 0,
     };
-    let mut scheduler = Peer::start("scheduler", setup, None, Part::Scheduler(shape))?;
+    let mut scheduler = Peer::start("scheduler", setup, &[], Part::Scheduler(shape))?;
     shape.port = scheduler.answer(deadline)?;
     let part = |end| Part::Pair {
         page: page.path(),
         shape,
         end,
     };
-    let echo = Peer::start("echo", setup, Some(cpus[1]), part(PairEnd::Echo(job)))?;
-    let mut caller = Peer::start("caller", setup, Some(cpus[0]), part(PairEnd::Caller(job)))?;
+    let echo = Peer::start("echo", setup, &[of_echo], part(PairEnd::Echo(job)))?;
+    let mut caller = Peer::start("caller", setup, &[of_caller], part(PairEnd::Caller(job)))?;
     let found = caller.answer(deadline);
     let found = found.map_err(|error| echo.explain(error))?;
     for peer in [caller, echo, scheduler] {

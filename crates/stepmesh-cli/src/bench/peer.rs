@@ -36,8 +36,8 @@ pub(crate) struct Setup {
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     config: Config,
-    /// The core it stays on, if it has one of its own.
-    cpu: Option<usize>,
+    /// The cores it stays on; none: any.
+    cpus: Vec<usize>,
     part: Part,
 }
 
@@ -68,17 +68,17 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts a process that plays a part, on a core of its own if one is given. `name` is for
-    /// messages.
+    /// Starts a process that plays a part on these cores, or on any if none are given. `name` is
+    /// for messages.
     pub(crate) fn start(
         name: &'static str,
         setup: &Setup,
-        cpu: Option<usize>,
+        cpus: &[usize],
         part: Part,
     ) -> Result<Self> {
         let task = Task {
             config: setup.config.clone(),
-            cpu,
+            cpus: cpus.to_vec(),
             part,
         };
         let program = env::current_exe().context("cannot find this program's file")?;
@@ -172,8 +172,8 @@ pub(crate) fn perform(task: &str) -> Result<()> {
     // Nothing of a benchmark outlives it, however it ends.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask for the parent's death")?;
-    if let Some(cpu) = task.cpu {
-        pin(cpu)?;
+    if !task.cpus.is_empty() {
+        pin(&task.cpus)?;
     }
     let config = &task.config;
     match task.part {
@@ -202,19 +202,24 @@ fn write(what: &Result<impl Serialize, String>) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// The cores that this process may use.
-pub(crate) fn cpus() -> Result<Vec<usize>> {
+/// The two cores that everything is measured on.
+///
+/// # Errors
+/// When this process may not use as many.
+pub(crate) fn cpus() -> Result<[usize; 2]> {
     let set = rustix::thread::sched_getaffinity(None).context("cannot ask for the cores")?;
-    Ok((0..CpuSet::MAX_CPU)
-        .filter(|cpu| set.is_set(*cpu))
-        .collect())
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+    match (cpus.next(), cpus.next()) {
+        (Some(first), Some(second)) => Ok([first, second]),
+        _ => bail!("two cores are needed, and this process may use one"),
+    }
 }
 
-fn pin(cpu: usize) -> Result<()> {
+fn pin(cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    cpus.iter().for_each(|cpu| set.set(*cpu));
     rustix::thread::sched_setaffinity(None, &set)
-        .with_context(|| format!("cannot stay on core {cpu}"))
+        .with_context(|| format!("cannot stay on the cores {cpus:?}"))
 }
 
 fn schedule(config: &Config, shape: Shape) -> Result<()> {

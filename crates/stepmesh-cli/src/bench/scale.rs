@@ -1,5 +1,5 @@
 //! What a message costs in CPU time when many workers push to many servers, beside one of each.
-//! All are processes of this host, and wait as they do by default.
+//! All are processes on the same two cores, and wait as they do by default.
 
 use std::io::{self, BufRead};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use stepmesh_core::config::{Config, PollMode, TransportKind};
 
 use crate::bench::duel::Side;
 use crate::bench::mesh::{self, Caller, Echo, Shape};
-use crate::bench::peer::{Part, Peer, Setup, tell};
+use crate::bench::peer::{Part, Peer, Setup, cpus, tell};
 use crate::bench::statistics::{median, ratio_of_pairs, to_f64};
 
 /// What was found.
@@ -99,13 +99,16 @@ impl Crowd {
             servers: pairs,
             port: 0,
         };
-        let start = |name, part| Peer::start(name, setup, None, part);
-        let mut scheduler = start("scheduler", Part::Scheduler(shape))?;
+        let mut scheduler = Peer::start("scheduler", setup, &[], Part::Scheduler(shape))?;
         shape.port = scheduler.answer(setup.deadline)?;
         let mut members = Vec::new();
+        let cpus = cpus()?;
+        let ends = [("worker", CrowdEnd::Worker), ("server", CrowdEnd::Server)];
         for _ in 0..pairs {
-            for (name, end) in [("server", CrowdEnd::Server), ("worker", CrowdEnd::Worker)] {
-                members.push(start(name, Part::Crowd { shape, end })?);
+            for ((name, end), cpu) in ends.into_iter().zip(cpus) {
+                // A pair has a core for each: on one, either would spin while the other waits.
+                let cpus = if pairs == 1 { &[cpu][..] } else { &cpus };
+                members.push(Peer::start(name, setup, cpus, Part::Crowd { shape, end })?);
             }
         }
         for member in &mut members {
