@@ -83,6 +83,8 @@ pub enum Group {
     Rdma,
     /// ME: events in memory (`stepmesh.memevent.v1`).
     MemEvent,
+    /// I: memory shared between processes (`stepmesh.ipc.v1`).
+    Ipc,
     /// K: threads and forks.
     Concurrency,
     /// X: lifecycle.
@@ -103,6 +105,7 @@ impl Group {
             Self::Stream => "S",
             Self::Rdma => "R",
             Self::MemEvent => "ME",
+            Self::Ipc => "I",
             Self::Concurrency => "K",
             Self::Lifecycle => "X",
             Self::Compute => "Z",

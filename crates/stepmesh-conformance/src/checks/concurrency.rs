@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use stepmesh_abi::Code;
@@ -161,31 +161,44 @@ fn one_round(setting: &Setting, shared: &[Call], seed: u8) -> Result<(), Stop> {
 
 /// Lives an ordinary life while those functions of the host that `wanted` names call slots.
 fn with_hook(context: &Context<'_>, wanted: fn(&str) -> bool) -> Verdict {
-    let setting = Setting::new(context)?;
-    let inner = Arc::new(setting.session.alias());
-    let (dev, calls) = (setting.dev, Arc::new(AtomicU32::new(0)));
+    let first = Setting::new(context)?;
+    let dev = first.dev;
+    // A second instance is opened while the first one is called, so that a lock of the library's is
+    // found, too; then the callbacks use the one that calls.
+    let open: Arc<Mutex<Vec<Session>>> = Arc::new(Mutex::new(vec![first.session.alias()]));
+    let (callable, calls) = (Arc::clone(&open), Arc::new(AtomicU32::new(0)));
     let (counted, failed) = (Arc::clone(&calls), Arc::new(Mutex::new(None)));
-    let first = Arc::clone(&failed);
+    let told = Arc::clone(&failed);
     host::set_hook(Some(Arc::new(move |name| {
         if !wanted(name) {
             return;
         }
         counted.fetch_add(1, Ordering::SeqCst);
-        if let Err(failure) = call_back(&inner, dev) {
-            let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-            first.get_or_insert(format!("a slot called inside the host's {name}: {failure}"));
+        let all: Vec<_> = lock(&callable).iter().map(Session::alias).collect();
+        for session in all {
+            if let Err(failure) = call_back(&session, dev) {
+                let why = format!("a slot called inside the host's {name}: {failure}");
+                lock(&told).get_or_insert(why);
+            }
         }
     })));
-    let lived = ordinary_life(&setting);
+    let second = Setting::new(context)?;
+    lock(&open).push(second.session.alias());
+    let lived = ordinary_life(&second);
     host::set_hook(None);
     lived?;
-    if let Some(why) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(why) = lock(&failed).take() {
         return fail(why);
     }
     match calls.load(Ordering::SeqCst) {
         0 => pass_noting("the plugin called none of these, so nothing was seen"),
         count => pass_noting(format!("{count} callbacks")),
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is one push or assignment, so the value is whole after a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn call_back(session: &Session, dev: u32) -> Result<(), crate::raw::failure::Failure> {

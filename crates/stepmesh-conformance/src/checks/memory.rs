@@ -412,7 +412,7 @@ fn pinned(context: &Context<'_>) -> Verdict {
         facts.kind,
         facts.flags
     );
-    memory.all().write_as_host(0x3c);
+    memory.all().write_as_host(&[0x3c; 10_000]);
     let device = setting.alloc(10_000)?;
     session.memcpy_async(device.all(), memory.all(), SM_COPY_H2D, setting.stream)?;
     setting.sync(setting.stream)?;

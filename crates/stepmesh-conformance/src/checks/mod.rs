@@ -7,6 +7,7 @@ mod device;
 mod errors;
 mod every_slot;
 mod extension;
+mod ipc;
 mod lifecycle;
 mod load;
 mod mem_event;
@@ -19,7 +20,7 @@ use crate::check::Check;
 
 /// Every check, in the order in which they run.
 pub fn checks() -> impl Iterator<Item = &'static Check> {
-    let groups: [&'static [Check]; 10] = [
+    let groups: [&'static [Check]; 11] = [
         load::CHECKS,
         errors::CHECKS,
         device::CHECKS,
@@ -27,6 +28,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
         stream::CHECKS,
         rdma::CHECKS,
         mem_event::CHECKS,
+        ipc::CHECKS,
         concurrency::CHECKS,
         lifecycle::CHECKS,
         compute::CHECKS,

@@ -2,7 +2,7 @@
 //! remembered, and a check can make a callback do something.
 #![expect(unsafe_code, reason = "C functions that the plugin calls")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_void};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -98,6 +98,16 @@ pub(crate) fn async_failures() -> Vec<String> {
 /// Makes every function of the host call this first, unless the calling thread is in it already.
 pub(crate) fn set_hook(hook: Option<Hook>) {
     *lock(&HOOK) = hook;
+}
+
+/// Gives a key of the configuration a value.
+pub(crate) fn set_config(key: &str, value: &str) {
+    lock(&CONFIG).insert(key.into(), value.into());
+}
+
+/// Whether the plugin asked for a key.
+pub(crate) fn was_asked(key: &str) -> bool {
+    lock(&ASKED).contains(key)
 }
 
 /// What `process_exiting` answers.
@@ -203,7 +213,8 @@ unsafe extern "C" fn get_config(
         lock(&MISUSE).push(format!("get_config of `{key}` with a null pointer"));
         return SM_INVALID_ARGUMENT;
     }
-    let Some((_, value)) = CONFIG.iter().find(|(name, _)| *name == key) else {
+    lock(&ASKED).insert(key.clone());
+    let Some(value) = lock(&CONFIG).get(&key).cloned() else {
         return SM_NOT_FOUND;
     };
     let value_len = u32::try_from(value.len()).unwrap_or(u32::MAX);
@@ -285,14 +296,15 @@ static LOGGED: Mutex<Vec<Logged>> = Mutex::new(Vec::new());
 static CALLS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 static ASYNC_FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static MISUSE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Keys that have a value.
+static CONFIG: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+static ASKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 static HOOK: Mutex<Option<Hook>> = Mutex::new(None);
 static LOG_LEVEL: AtomicU32 = AtomicU32::new(stepmesh_abi::host::SM_LOG_TRACE);
 static UNWANTED: AtomicU64 = AtomicU64::new(0);
 static SPANS: AtomicU64 = AtomicU64::new(1);
 static EXITING: AtomicBool = AtomicBool::new(false);
 
-/// Keys that a plugin may ask for; everything else has no value.
-const CONFIG: [(&str, &str); 2] = [("log.level", "trace"), ("backend", "conformance")];
 /// What `ctx` is: no address, so that a plugin that follows it dies.
 const CTX: usize = 0x51;
 /// What lies beyond the part of the table that both sides know.

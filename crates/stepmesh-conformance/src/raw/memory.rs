@@ -100,10 +100,12 @@ impl Range {
     }
 
     /// Writes memory of which the plugin says that the host may touch it.
-    pub(crate) fn write_as_host(&self, value: u8) {
+    /// The shorter of the two says how much.
+    pub(crate) fn write_as_host(&self, bytes: &[u8]) {
         let to = std::ptr::with_exposed_provenance_mut::<u8>(narrow(self.addr));
-        // SAFETY: as for `read_as_host`.
-        unsafe { to.write_bytes(value, narrow(self.len_bytes)) };
+        let len = narrow(self.len_bytes).min(bytes.len());
+        // SAFETY: as for `read_as_host`; the plugin's memory is not this slice.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len) };
     }
 }
 

@@ -6,6 +6,7 @@
 //! for this and may die of it. The comments at the calls therefore say what this side guarantees.
 
 pub(crate) mod error_arg;
+pub(crate) mod extensions;
 pub(crate) mod failure;
 pub(crate) mod guard;
 pub(crate) mod host;

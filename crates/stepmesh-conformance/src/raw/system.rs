@@ -3,6 +3,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,14 @@ fn wait(pid: libc::pid_t, limit: Duration) -> io::Result<ForkEnd> {
         }
         std::thread::sleep(WAIT_STEP);
     }
+}
+
+/// Takes over a descriptor that a plugin gave; `None` if it is not open.
+pub(crate) fn owned_fd(fd: i32) -> Option<OwnedFd> {
+    // SAFETY: asks for flags; takes no pointer, and any number is fine.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    // SAFETY: open, as was just seen; by the ABI it is the caller's, and nobody else closes it.
+    (flags != -1).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Handler and flags of every signal.

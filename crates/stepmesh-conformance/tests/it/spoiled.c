@@ -164,7 +164,7 @@ static int32_t sp_alloc(SmBackend *s, uint32_t dev, uint64_t size, uint64_t alig
     align = 0;
   if (is("alloc_shrinks") && size > 5000)
     size -= 1;
-  if (is("alloc_knows_all_flags"))
+  if (is("alloc_knows_all_flags") || is("ipc_descriptor_is_inherited"))
     flags &= SM_ALLOC_RDMA;
   if (is("log_under_lock")) {
     pthread_mutex_lock(&s->lock);
@@ -322,7 +322,8 @@ static void wait_for_calls(void)
 }
 
 static int has_calls(void) { return is("event_sync_never_times_out") || is("calls_twice")
-                                    || is("calls_too_early") || is("events_stay_where_they_are"); }
+                                    || is("calls_too_early") || is("events_stay_where_they_are")
+                                    || is("mem_event_comes_early"); }
 
 static int32_t sp_stream_query(SmBackend *s, uint32_t dev, uint64_t stream, uint32_t *done,
                                SmError *err)
@@ -395,13 +396,68 @@ static int32_t sp_last_error(SmBackend *s, SmError *err)
   return shared.code;
 }
 
+static uint64_t word;
+
+static int32_t me_create(SmBackend *s, uint32_t dev, SmMemEvent **out, SmError *err)
+{
+  TRY(admit(s, OPEN, err));
+  TRY(check_device(dev, err));
+  *out = (SmMemEvent *)&word;
+  return SM_OK;
+}
+
+static int32_t me_destroy(SmBackend *s, SmMemEvent *event, SmError *err)
+{
+  (void)event;
+  return admit(s, ENDING, err);
+}
+
+static int32_t me_arm(SmBackend *s, SmMemEvent *event, uint32_t dev, uint64_t stream, uint64_t seq,
+                      SmError *err)
+{
+  (void)event;
+  TRY(check_stream(s, dev, stream, err));
+  __atomic_store_n(&word, seq, __ATOMIC_RELEASE);
+  return SM_OK;
+}
+
+static int32_t me_poll_addr(SmBackend *s, SmMemEvent *event, const uint64_t **addr, SmError *err)
+{
+  (void)event;
+  *addr = &word;
+  return admit(s, OPEN, err);
+}
+
+static int32_t me_query(SmBackend *s, SmMemEvent *event, uint32_t *state, SmError *err)
+{
+  (void)event;
+  *state = SM_EVENT_DONE;
+  return admit(s, OPEN, err);
+}
+
+static int32_t ipc_export(SmBackend *s, uint32_t dev, uint64_t ptr, uint64_t size, SmIpcHandle *out,
+                          SmError *err)
+{
+  (void)ptr;
+  TRY(admit(s, OPEN, err));
+  TRY(check_device(dev, err));
+  out->kind = SM_IPC_FD;
+  out->fd = dup(1);
+  out->len = size;
+  return SM_OK;
+}
+
 static int32_t sp_get_extension(SmBackend *s, const char *id, uint32_t id_len, uint32_t min_version,
                                 const void **table, uint32_t *version, SmError *err)
 {
   static const char text[] = "no header at all, but text";
+  static const SmMemEventV1 mem_events = { SM_HDR(SmMemEventV1), me_create, me_destroy, me_arm,
+                                           me_poll_addr, me_query };
+  static const SmIpcV1 ipc = { SM_HDR(SmIpcV1), ipc_export, NULL, NULL };
   TRY(admit(s, OPEN, err));
   (void)id, (void)id_len, (void)min_version;
-  *table = text + 1;
+  *table = is("mem_event_comes_early") ? (const void *)&mem_events
+           : is("ipc_descriptor_is_inherited") ? (const void *)&ipc : text + 1;
   *version = 1;
   return SM_OK;
 }
@@ -475,7 +531,8 @@ static void fill(SmBackendApi *t)
     t->mem_info = sp_mem_info;
   if (is("last_error_is_shared"))
     t->last_error = sp_last_error;
-  if (is("extension_without_header"))
+  if (is("extension_without_header") || is("mem_event_comes_early")
+      || is("ipc_descriptor_is_inherited"))
     t->get_extension = sp_get_extension;
   if (is("table_has_an_odd_size"))
     t->hdr.struct_size += 4;
