@@ -19,6 +19,27 @@ fn identities_are_unique_and_start_with_the_letters_of_their_group() {
     }
 }
 
+/// The row of a check in docs/conformance.md.
+fn row(check: &crate::Check) -> String {
+    let (id, tier) = (check.id, check.tier.number());
+    format!("| {id} | {tier} | {} | {} |", check.name, check.proves)
+}
+
+#[test]
+fn the_document_has_the_table_of_the_checks() {
+    let document = include_str!("../../../docs/conformance.md");
+    let rows: Vec<String> = checks().map(row).collect();
+    let is_row = |line: &&str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        cells
+            .get(2)
+            .is_some_and(|tier| ["1", "2", "3"].contains(tier))
+    };
+    let shown: Vec<&str> = document.lines().filter(is_row).collect();
+    let is_same = shown == rows;
+    assert!(is_same, "docs/conformance.md wants:\n{}", rows.join("\n"));
+}
+
 #[test]
 fn tiers_have_the_numbers_of_the_command_line() {
     for number in 1..=3 {
