@@ -125,17 +125,20 @@ pub(crate) fn run(
         Some(program) => program.to_owned(),
         None => std::env::current_exe()?,
     };
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg(CHILD_ARG)
         .arg(folder)
         .envs(env.iter().copied())
         .stdin(Stdio::null())
         .stdout(File::create(folder.join(STDOUT_FILE))?)
-        .stderr(File::create(folder.join(STDERR_FILE))?)
-        // What the child starts dies with it at the limit.
-        .process_group(0)
-        .spawn()?;
-    let status = wait(&mut child, limit)?;
+        .stderr(File::create(folder.join(STDERR_FILE))?);
+    // What a child starts, parts of a check included, is in its group and dies with it at the limit.
+    let leads_group = request.part.is_none();
+    if leads_group {
+        command.process_group(0);
+    }
+    let status = wait(&mut command.spawn()?, limit, leads_group)?;
     Ok(Ended {
         status,
         limit,
@@ -145,7 +148,7 @@ pub(crate) fn run(
     })
 }
 
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+fn wait(child: &mut Child, limit: Duration, leads_group: bool) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     let mut pause = PAUSE_MIN;
     loop {
@@ -153,11 +156,12 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
             return Ok(Some(status));
         }
         if Instant::now() >= until {
-            let pid = i32::try_from(child.id()).ok();
+            let pid = i32::try_from(child.id()).ok().filter(|_| leads_group);
             if let Some(group) = pid.and_then(rustix::process::Pid::from_raw) {
                 // Gone already is as good.
                 let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
             }
+            child.kill()?;
             child.wait()?;
             return Ok(None);
         }
