@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use stepmesh_abi::error::SM_INTERNAL;
+use stepmesh_abi::device::SM_HEALTH_LOST;
+use stepmesh_abi::error::{SM_ERROR_DEVICE_LOST, SM_INTERNAL};
 use stepmesh_abi::memory::SM_COPY_D2H;
 use stepmesh_abi::{Code, SmOpenArgs};
 
 use super::every_slot::{good, make_all, ordinary_life, unknown_values};
+use super::extension::needs_fault_injection;
 use super::memory::resident_bytes;
 use super::setting::{Setting, eventually, one_of};
 use crate::check::{
@@ -77,6 +79,15 @@ pub(super) const CHECKS: &[Check] = &[
         "they are refused; if something breaks, that instance alone is out of use",
         poisoned,
     ),
+    Check {
+        tier: Tier::Capability,
+        ..check(
+            "X8",
+            "a lost device",
+            "work on it fails as such and no wait hangs, but everything can be given back",
+            lost,
+        )
+    },
 ];
 
 fn count(folder: &str) -> usize {
@@ -356,6 +367,48 @@ fn judge_poison(context: &Context<'_>, setting: &Setting, what: &str) -> Verdict
          that is not known is `invalid argument`",
         next.message()
     ))
+}
+
+fn lost(context: &Context<'_>) -> Verdict {
+    let setting = needs_fault_injection(context, "device:lost@100ms")?;
+    let session = &setting.session;
+    let memory = setting.alloc_with(&[1; 4096])?;
+    let event = setting.event()?;
+    session.event_record(event, setting.stream)?;
+    let is_lost = || session.alloc(setting.dev, 64).is_err();
+    ensure!(
+        eventually(Duration::from_secs(4), is_lost),
+        "4 s after the device was lost it still allocates"
+    );
+    let on = setting.stream;
+    let all = memory.all();
+    let to = HostBuffer::zeroed(4096);
+    let copied = session
+        .memcpy_async(to.all(), all, SM_COPY_D2H, on)
+        .and_then(|()| session.stream_sync(on, super::setting::LONG_NS));
+    for (what, result) in [
+        ("alloc", session.alloc(setting.dev, 64).map(drop)),
+        ("a copy", copied),
+    ] {
+        let Err(failure) = result else {
+            return fail(format!("{what} succeeds on a lost device"));
+        };
+        ensure!(
+            failure.flags() & SM_ERROR_DEVICE_LOST != 0,
+            "{what} on a lost device: {failure}, without SM_ERROR_DEVICE_LOST"
+        );
+    }
+    match session.health(setting.dev) {
+        Err(failure) if failure.is_absent => {}
+        // The error, if any, tells the fault.
+        Ok(SM_HEALTH_LOST) | Err(_) => {}
+        Ok(state) => return fail(format!("a lost device has health {state}")),
+    }
+    session.event_destroy(event)?;
+    session.free(memory.dev, memory.ptr)?;
+    session.stream_destroy(on)?;
+    session.close()?;
+    pass()
 }
 
 /// Threads of this process.

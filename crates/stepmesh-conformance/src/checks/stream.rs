@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use stepmesh_abi::Code;
 use stepmesh_abi::device::{SM_CAP_HOST_FUNC, SM_CAP_TIMING};
 use stepmesh_abi::event::{
-    SM_EVENT_DONE, SM_EVENT_PENDING, SM_EVENT_TIMING, SM_WAIT_BLOCK, SM_WAIT_SPIN, SM_WAIT_YIELD,
+    SM_EVENT_DONE, SM_EVENT_ERROR, SM_EVENT_PENDING, SM_EVENT_TIMING, SM_WAIT_BLOCK, SM_WAIT_SPIN,
+    SM_WAIT_YIELD,
 };
-use stepmesh_abi::memory::{SM_COPY_D2H, SM_COPY_H2D};
+use stepmesh_abi::memory::{SM_COPY_D2D, SM_COPY_D2H, SM_COPY_H2D};
 
 use super::every_slot::{make_all, with_stream};
+use super::extension::needs_fault_injection;
 use super::setting::{GATE_MAX, LONG_NS, Setting, difference, eventually, one_of, pattern};
 use crate::check::pass_noting;
 use crate::check::{Check, Group, Stop, Tier, Verdict, ensure, expect_code, fail, optional, pass};
@@ -104,6 +106,15 @@ pub(super) const CHECKS: &[Check] = &[
         foreign_event,
     ),
     check("S12", "a thousand events", "events are cheap", many_events),
+    Check {
+        tier: Tier::Capability,
+        ..check(
+            "S13",
+            "work that fails",
+            "who waits for it, on the stream or by an event, is told; later work is done again",
+            failing_work,
+        )
+    },
 ];
 
 fn order(context: &Context<'_>) -> Verdict {
@@ -521,6 +532,45 @@ fn many_events(context: &Context<'_>) -> Verdict {
     for event in events {
         session.event_destroy(event)?;
     }
+    pass()
+}
+
+fn failing_work(context: &Context<'_>) -> Verdict {
+    let setting = needs_fault_injection(context, "copy:fail@2")?;
+    let (session, on) = (&setting.session, setting.stream);
+    let memory = setting.alloc_with(&[1; 4096])?;
+    let (other, event) = (setting.alloc(4096)?, setting.event()?);
+    // The second copy is the one that fails: when it is submitted, or when it is waited for.
+    if session
+        .memcpy_async(other.all(), memory.all(), SM_COPY_D2D, on)
+        .is_ok()
+    {
+        session.event_record(event, on)?;
+        let told = session.event_sync(event, LONG_NS, SM_WAIT_BLOCK);
+        ensure!(
+            told.is_err(),
+            "event_sync succeeds after a copy that failed"
+        );
+        let state = session.event_query(event)?;
+        ensure!(
+            state == SM_EVENT_ERROR,
+            "after a copy that failed the event has state {state}, where {SM_EVENT_ERROR} is right"
+        );
+        let told = session.stream_sync(on, LONG_NS);
+        ensure!(
+            told.is_err(),
+            "stream_sync succeeds after a copy that failed"
+        );
+    }
+    setting.copy(other.all(), memory.all(), on)?;
+    setting.sync(on)?;
+    ensure!(
+        setting.take(other.all())? == [1; 4096],
+        "the copy after the failed one is not there"
+    );
+    session.event_record(event, on)?;
+    setting.sync_event(event)?;
+    session.event_destroy(event)?;
     pass()
 }
 

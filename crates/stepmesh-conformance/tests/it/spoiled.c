@@ -68,6 +68,12 @@ static int32_t sp_open(const SmHostApi *h, const SmOpenArgs *args, SmBackend **o
   }
   if (is("open_leaks_a_file") && open("/dev/null", O_RDONLY) < 0)
     return SM_INTERNAL;
+  if ((is("failed_copies_are_silent") || is("a_lost_device_lives_on")) && host.get_config != NULL) {
+    static const char key[] = NAME ".faults";
+    char value[8];
+    uint32_t len;
+    host.get_config(host.ctx, key, sizeof key - 1, value, sizeof value, &len);
+  }
   if (is("exit_crashes"))
     atexit(crash);
   if (is("catches_sigterm"))

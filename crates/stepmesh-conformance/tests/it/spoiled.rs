@@ -228,6 +228,12 @@ const WRONG: &[Wrong] = &[
         "does not start with a header",
     ),
     (
+        "failed_copies_are_silent",
+        "S13",
+        "event_sync succeeds after a copy that failed",
+    ),
+    ("a_lost_device_lives_on", "X8", "it still allocates"),
+    (
         "mem_event_comes_early",
         "ME1",
         "the word is 1 while its stream is held",
