@@ -76,6 +76,15 @@ fn judge_all_as(
     judged
 }
 
+/// What is wrong with the bytes of a plugin file, and how many bytes its build id has.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn judge_bytes(bytes: &[u8]) -> Result<(Note, usize), Reason> {
+    let image = elf::read_from(bytes)?;
+    let note = image.note?;
+    note.check()?;
+    Ok((note, image.build_id.len()))
+}
+
 /// Which of two plugins of one name is better; the better one sorts first.
 pub(crate) fn by_preference(a: &Found, b: &Found) -> Ordering {
     let key = |found: &Found| {

@@ -69,6 +69,9 @@ mod error;
 mod event;
 #[cfg(test)]
 mod fake;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod instance;
 mod loader;

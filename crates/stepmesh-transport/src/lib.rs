@@ -5,6 +5,9 @@
 pub mod doorbell;
 pub mod error;
 pub mod fabric;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod link;
 #[expect(unsafe_code, reason = "states what a caller promises about raw memory")]
 pub mod memory;

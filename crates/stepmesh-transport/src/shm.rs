@@ -9,9 +9,9 @@
 //! cannot be checked. What is checked is that no peer can make this process read or write outside
 //! of what it shares, fault, or wait for ever.
 
-mod address;
+pub(crate) mod address;
 mod bounce;
-mod control;
+pub(crate) mod control;
 mod handshake;
 mod peer;
 #[expect(unsafe_code, reason = "system calls with addresses of another process")]

@@ -7,8 +7,8 @@
 //!
 //! Bytes are neither encrypted nor signed: bind it to an interface that only the mesh reaches.
 
-mod address;
-mod frame;
+pub(crate) mod address;
+pub(crate) mod frame;
 mod handshake;
 mod peer;
 mod receive;

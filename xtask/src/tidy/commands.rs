@@ -77,6 +77,8 @@ fn problem_of_words(words: &[&str]) -> Option<String> {
     let (program, args) = words.split_first()?;
     let name = program.rsplit('/').next().unwrap_or(program);
     match (name, args) {
+        // What needs an unstable flag names its toolchain.
+        ("cargo", ["+nightly", subcommand, ..]) if CARGO_SUBCOMMANDS.contains(subcommand) => None,
         ("cargo", ["xtask", args @ ..]) => problem_of_task(args),
         ("cargo", [subcommand, ..]) if CARGO_SUBCOMMANDS.contains(subcommand) => None,
         ("cargo", _) => Some("no known subcommand of cargo".into()),
@@ -102,8 +104,8 @@ fn problem_of_task(args: &[&str]) -> Option<String> {
     (!is_help).then(|| reason.lines().next().unwrap_or("not a task").to_owned())
 }
 
-const CARGO_SUBCOMMANDS: [&str; 9] = [
-    "add", "build", "check", "clippy", "doc", "fmt", "install", "run", "test",
+const CARGO_SUBCOMMANDS: [&str; 10] = [
+    "add", "build", "check", "clippy", "doc", "fmt", "fuzz", "install", "run", "test",
 ];
 
 const STEPMESH_SUBCOMMANDS: [&str; 7] = [
@@ -117,7 +119,7 @@ const STEPMESH_SUBCOMMANDS: [&str; 7] = [
 ];
 
 /// What a reader has: the tools of every Linux and those that the README asks for.
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 15] = [
     "cat", "cc", "cd", "cp", "export", "g++", "gcc", "git", "kill", "ls", "mkdir", "readelf", "rm",
-    "wait",
+    "valgrind", "wait",
 ];

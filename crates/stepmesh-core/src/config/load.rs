@@ -120,11 +120,27 @@ impl Config {
     /// # Errors
     /// `ConfigRead`, `ConfigParse`, `ConfigUnknownKey`, `ConfigValue`, `ConfigConflict`.
     pub fn load(sources: &Sources) -> Result<Loaded, Error> {
+        Self::load_with(sources, |layers, env| match config_file(sources, env) {
+            Some(path) => layers.add_file(&path),
+            None => Ok(()),
+        })
+    }
+
+    /// The same with this text in place of any file.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn load_text(sources: &Sources, text: &str) -> Result<Loaded, Error> {
+        Self::load_with(sources, |layers, _| {
+            layers.add_text(Path::new("text"), text)
+        })
+    }
+
+    fn load_with(
+        sources: &Sources,
+        add_file: impl FnOnce(&mut Layers, &Environment) -> Result<(), Error>,
+    ) -> Result<Loaded, Error> {
         let mut layers = Layers::defaults();
         let env = Environment::new(sources, &mut layers.warnings)?;
-        if let Some(path) = config_file(sources, &env) {
-            layers.add_file(&path)?;
-        }
+        add_file(&mut layers, &env)?;
         layers.add_dmlc(&env)?;
         layers.add_stepmesh(&env)?;
         for (name, value) in &sources.overrides {
@@ -258,6 +274,10 @@ impl Layers {
             path: path.into(),
             source,
         })?;
+        self.add_text(path, &text)
+    }
+
+    fn add_text(&mut self, path: &Path, text: &str) -> Result<(), Error> {
         let table: Table = text.parse().map_err(|source| Error::ConfigParse {
             path: path.into(),
             source: Box::new(source),

@@ -56,8 +56,11 @@ pub(super) struct Image {
 /// # Errors
 /// `NotALibrary`, `WrongMachine`, `StaticTls`.
 pub(super) fn read(file: &File) -> Result<Image, Reason> {
-    let cache = ReadCache::new(file);
-    let data = &cache;
+    read_from(&ReadCache::new(file))
+}
+
+/// The same from what stands for the file.
+pub(super) fn read_from<'data, R: ReadRef<'data>>(data: R) -> Result<Image, Reason> {
     let header = FileHeader64::<Endianness>::parse(data).map_err(not_a_library)?;
     let endian = header.endian().map_err(not_a_library)?;
     let machine = header.e_machine(endian);

@@ -263,5 +263,7 @@ const OFFSET_BITS: u32 = 40;
 
 const OFFSET_MAX: u64 = (1 << OFFSET_BITS) - 1;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod judge;
 #[cfg(test)]
 mod tests;

@@ -208,5 +208,7 @@ const KIND_HELLO: u32 = 1;
 
 const KIND_REFUSED: u32 = 2;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod judge;
 #[cfg(test)]
 mod tests;

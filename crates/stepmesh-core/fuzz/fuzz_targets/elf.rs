@@ -1,0 +1,6 @@
+//! Feeds the judge of the same name in `fuzzing`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = stepmesh_core::fuzzing::elf(bytes);
+});
