@@ -1,8 +1,9 @@
 //! What ends badly ends with one clear error, within its bound, and the others go on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use stepmesh::{Error, Keyed, Scheduler, Tensor, Worker};
+use stepmesh::{Error, Keyed, Scheduler, Server, Tensor, Worker};
 use stepmesh_core::config::TransportKind;
 
 use crate::mesh::{Mesh, PATIENCE, config};
@@ -179,5 +180,45 @@ fn what_a_server_answered_before_it_left_is_received() {
         assert_eq!(pull.to_vec::<f32>().unwrap(), [3.0]);
         drop(handle);
         mesh.end(Vec::new());
+    }
+}
+
+#[test]
+fn a_rank_that_left_is_taken_again_and_traffic_resumes() {
+    for kind in [TransportKind::Shm, TransportKind::Tcp] {
+        let mut mesh = Mesh::form(config(kind, 1, 2));
+        let (push, pulls) = (scalar(&mesh, 7.0), [scalar(&mesh, 0.0), scalar(&mesh, 0.0)]);
+        let pull = [Keyed::new(2, &pulls[0]), Keyed::new(3, &pulls[1])];
+        drop(mesh.servers.remove(1));
+        let worker = &mesh.workers[0];
+        let refused = loop {
+            // The push after the departure was noticed is refused at once, one before it fails.
+            match worker.push_pull(&[Keyed::new(1, &push)], &pull) {
+                Ok(handle) => drop(handle.wait(PATIENCE).unwrap_err()),
+                Err(error) => break error,
+            }
+        };
+        assert!(
+            matches!(refused, Error::PeerLost { .. }),
+            "{kind:?}: {refused}"
+        );
+        let mut again = mesh.config.clone();
+        again.mesh.rank = 1;
+        let server = Server::start(&again, &mesh.device).unwrap();
+        assert_eq!((server.member().rank, server.member().generation), (1, 1));
+        mesh.servers.push(Arc::new(server));
+        let echoes = mesh.echo();
+        let handle = loop {
+            // The worker learns of the return from the scheduler, and connects.
+            match worker.push_pull(&[Keyed::new(1, &push)], &pull) {
+                Ok(handle) => break handle,
+                Err(error) => assert!(matches!(error, Error::PeerLost { .. }), "{error}"),
+            }
+            std::thread::yield_now();
+        };
+        handle.wait(PATIENCE).unwrap();
+        assert_eq!(pulls[1].to_vec::<f32>().unwrap(), [7.0], "{kind:?}");
+        drop(handle);
+        mesh.end(echoes);
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Mesh {
     pub(crate) workers: Vec<Worker>,
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) device: Device,
+    /// What its members were started with.
+    pub(crate) config: Config,
     scheduler: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -68,6 +70,7 @@ impl Mesh {
             workers,
             servers: servers.into_iter().map(Arc::new).collect(),
             device,
+            config,
             scheduler: Some(scheduler),
         }
     }
