@@ -6,6 +6,10 @@
 //! nobody sleeps. Whoever wants to sleep announces it, looks once more, and then sleeps; the two
 //! fences (between publish and load there, between announce and look here) make sure that one of
 //! the two sees the other.
+//!
+//! A ring takes the announcement away and wakes everybody who made it, so that of many peers that
+//! ring before the sleeper has run only the first pays for a system call. Whoever was woken looks
+//! at everything, and announces anew before it sleeps again.
 
 use std::array;
 use std::fs;
@@ -40,9 +44,9 @@ pub enum SleepMode {
 }
 
 /// An announced sleeper. Look once more for something to do, then [`sleep`](Ticket::sleep);
-/// dropping the ticket withdraws the announcement.
+/// dropping the ticket instead is harmless.
 #[derive(Debug)]
-#[must_use = "a ticket announces a sleeper only while it lives"]
+#[must_use = "a ticket is there to sleep on"]
 pub struct Ticket<'a> {
     inner: &'a Inner,
     mode: SleepMode,
@@ -65,11 +69,10 @@ impl Doorbell {
     /// that look; whatever is published later rings.
     pub fn prepare(&self, mode: SleepMode) -> Ticket<'_> {
         let inner = &*self.inner;
+        // Before the announcement: a ring that takes it away changes the sequence afterwards.
         let sequence = inner.page.sequence().load(Ordering::SeqCst);
-        inner
-            .page
-            .sleepers()
-            .fetch_add(mode.unit(), Ordering::SeqCst);
+        inner.sleepers.fetch_add(mode.unit(), Ordering::SeqCst);
+        inner.page.sleepers().fetch_or(mode.bit(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
         Ticket {
             inner,
@@ -99,6 +102,7 @@ impl Doorbell {
                 page,
                 memfd,
                 eventfd,
+                sleepers: AtomicU64::new(0),
             }),
         })
     }
@@ -162,17 +166,27 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let sleepers = self.inner.page.sleepers();
+        // The announcement stays: it may be another thread's as well. At worst it costs one peer
+        // one system call.
+        let sleepers = &self.inner.sleepers;
         sleepers.fetch_sub(self.mode.unit(), Ordering::SeqCst);
     }
 }
 
 impl SleepMode {
-    /// One sleeper of this mode in the word that counts them.
+    /// One sleeper of this mode in the word that counts those of this process.
     fn unit(self) -> u64 {
         match self {
             Self::Futex => 1,
             Self::Descriptors => 1 << 32,
+        }
+    }
+
+    /// The bit that announces sleepers of this mode to peers.
+    fn bit(self) -> u64 {
+        match self {
+            Self::Futex => 1,
+            Self::Descriptors => 2,
         }
     }
 }
@@ -214,6 +228,9 @@ struct Inner {
     page: Page,
     memfd: OwnedFd,
     eventfd: OwnedFd,
+    /// How many threads of this process sleep, or are about to: on the futex in the lower half, on
+    /// descriptors in the upper one.
+    sleepers: AtomicU64,
 }
 
 impl Inner {
@@ -226,7 +243,7 @@ impl Inner {
             Err(error) => return Err(error.into()),
         }
         fence(Ordering::SeqCst);
-        if self.page.sleepers().load(Ordering::SeqCst) >> 32 != 0 {
+        if self.sleepers.load(Ordering::SeqCst) >> 32 != 0 {
             write_eventfd(&self.eventfd);
         }
         Ok(())
@@ -247,7 +264,7 @@ impl Page {
         Ok(Self(segment))
     }
 
-    /// How many threads sleep: on the futex in the lower half, on descriptors in the upper one.
+    /// Which kinds of sleepers have announced themselves; see [`SleepMode::bit`].
     fn sleepers(&self) -> &AtomicU64 {
         &self.0.lines()[LINE_SLEEPERS].0[0]
     }
@@ -262,21 +279,25 @@ impl Page {
     fn ring(&self, eventfd: &OwnedFd) {
         // Orders what the caller published before the load; pairs with the fence of `prepare`.
         fence(Ordering::SeqCst);
-        let sleepers = self.sleepers().load(Ordering::Relaxed);
-        if sleepers != 0 {
-            self.wake(sleepers, eventfd);
+        if self.sleepers().load(Ordering::Relaxed) != 0 {
+            self.wake(eventfd);
         }
     }
 
     #[cold]
-    fn wake(&self, sleepers: u64, eventfd: &OwnedFd) {
+    fn wake(&self, eventfd: &OwnedFd) {
+        let sleepers = self.sleepers().swap(0, Ordering::SeqCst);
+        if sleepers == 0 {
+            // Another peer took the announcement, and wakes.
+            return;
+        }
         let sequence = self.sequence();
         sequence.fetch_add(1, Ordering::SeqCst);
-        if sleepers & u64::from(u32::MAX) != 0 {
+        if sleepers & SleepMode::Futex.bit() != 0 {
             // It fails only for an address that is not mapped; there is nobody to tell.
             let _ = futex::wake(sequence, futex::Flags::empty(), FUTEX_WAKE_ALL);
         }
-        if sleepers >> 32 != 0 {
+        if sleepers & SleepMode::Descriptors.bit() != 0 {
             write_eventfd(eventfd);
         }
     }
@@ -301,7 +322,7 @@ pub const DESCRIPTORS_MAX: usize = 15;
 /// What FUTEX_WAKE takes for everybody (the kernel reads it as a signed number).
 const FUTEX_WAKE_ALL: u32 = i32::MAX.cast_unsigned();
 
-/// The line with the count of sleepers, shared in all caches while nobody sleeps.
+/// The line with the announcements of sleepers, shared in all caches while nobody sleeps.
 const LINE_SLEEPERS: usize = 0;
 
 /// The line with the futex; apart, so that waking does not disturb those who only look.

@@ -8,11 +8,12 @@ mod background;
 mod pace;
 
 use std::fmt;
+use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stepmesh_core::config::PollMode;
 use stepmesh_transport::doorbell::{DESCRIPTORS_MAX, Doorbell, SleepMode};
@@ -22,7 +23,7 @@ use crate::error::Error;
 use crate::protocol::fabrics::Fabrics;
 
 pub(crate) use background::ControlPlane;
-use pace::{Pace, Step};
+use pace::{Pace, SpinBudget, Step};
 
 /// A role's state machine, as the engine sees it.
 pub(crate) trait Machine: fmt::Debug + Send + 'static {
@@ -58,6 +59,7 @@ pub(crate) struct Engine<M> {
     /// connections and deaths by these.
     quiet_fds: Vec<OwnedFd>,
     options: EngineOptions,
+    spin: SpinBudget,
     /// What this end is, for messages.
     what: &'static str,
     closing: AtomicBool,
@@ -111,12 +113,14 @@ impl<M: Machine> Engine<M> {
                 _ => wait_fds.push(fd),
             }
         }
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Ok(Arc::new(Self {
             state: Mutex::new(state),
             doorbell,
             wait_fds,
             quiet_fds,
             options,
+            spin: SpinBudget::new(options.spin, cores),
             what,
             closing: AtomicBool::new(false),
             drivers: AtomicU64::new(0),
@@ -152,10 +156,13 @@ impl<M: Machine> Engine<M> {
         timeout: Duration,
         mut check: impl FnMut(&mut State<M>) -> Option<T>,
     ) -> Result<T, Ended> {
-        let mut pace = Pace::new(self.options.poll, self.options.spin, timeout);
+        let mut pace = Pace::new(self.options.poll, self.spin.spin(), timeout);
         let _driver = Driver::new(&self.drivers);
         loop {
             if let Some(value) = self.burst(&mut pace, &mut check) {
+                if pace.has_spun() {
+                    self.spin.hit();
+                }
                 return Ok(value);
             }
             if self.closing.load(Ordering::Acquire) {
@@ -166,7 +173,13 @@ impl<M: Machine> Engine<M> {
                 Step::Yield => std::thread::yield_now(),
                 Step::TimedOut => return Err(Ended::TimedOut),
                 Step::Sleep(longest) => {
-                    if let Some(value) = self.sleep(longest, &mut check) {
+                    if pace.has_spun() {
+                        self.spin.missed();
+                    }
+                    let start = Instant::now();
+                    let value = self.sleep(longest, &mut check);
+                    self.spin.slept(start.elapsed());
+                    if let Some(value) = value {
                         return Ok(value);
                     }
                 }
@@ -246,6 +259,7 @@ impl<M: Machine> Engine<M> {
             if happened {
                 return None;
             }
+            self.spin.peers_are(state.fabrics.local_peers());
             state.machine.has_pending()
         };
         let longest = if pending {

@@ -1,8 +1,67 @@
 //! How a waiting thread passes its time: spin, yield, sleep, give up.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use stepmesh_core::config::PollMode;
+
+/// How long spinning has been worth its while, shared by all waits of an engine.
+///
+/// Spinning pays when what is waited for comes soon. A spin that ends in a sleep halves the next
+/// one; a spin that brings something, or a sleep that a spin would have outlasted, restores it.
+/// Where there are fewer cores than processes of the mesh there is none: whoever is waited for may
+/// need this very core.
+#[derive(Debug)]
+pub(super) struct SpinBudget {
+    cores: usize,
+    /// Peers on this host.
+    peers: AtomicUsize,
+    longest_ns: u64,
+    now_ns: AtomicU64,
+}
+
+impl SpinBudget {
+    pub(super) fn new(longest: Duration, cores: usize) -> Self {
+        let longest_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            cores,
+            peers: AtomicUsize::new(0),
+            longest_ns,
+            now_ns: AtomicU64::new(longest_ns),
+        }
+    }
+
+    /// How many peers there are on this host.
+    pub(super) fn peers_are(&self, peers: usize) {
+        self.peers.store(peers, Ordering::Relaxed);
+    }
+
+    /// How long to spin now.
+    pub(super) fn spin(&self) -> Duration {
+        if self.peers.load(Ordering::Relaxed) >= self.cores {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.now_ns.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn missed(&self) {
+        let half = self.now_ns.load(Ordering::Relaxed) / 2;
+        self.now_ns.store(half, Ordering::Relaxed);
+    }
+
+    pub(super) fn slept(&self, slept: Duration) {
+        if slept.as_nanos() < u128::from(self.longest_ns) {
+            self.hit();
+        }
+    }
+
+    pub(super) fn hit(&self) {
+        // Written only when it changes, so that the line stays in every cache.
+        if self.now_ns.load(Ordering::Relaxed) != self.longest_ns {
+            self.now_ns.store(self.longest_ns, Ordering::Relaxed);
+        }
+    }
+}
 
 /// The pace of one wait.
 #[derive(Debug)]
@@ -47,6 +106,11 @@ impl Pace {
         self.spin_start = None;
     }
 
+    /// Whether this wait spun, as the adaptive mode does, since it last slept.
+    pub(super) fn has_spun(&self) -> bool {
+        self.poll == PollMode::Adaptive && !self.spin.is_zero() && self.spin_start.is_some()
+    }
+
     pub(super) fn step(&mut self) -> Step {
         self.steps = self.steps.wrapping_add(1);
         if self.poll == PollMode::Busy && !self.steps.is_multiple_of(BUSY_STEPS_PER_CLOCK) {
@@ -84,7 +148,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use super::{BUSY_STEPS_PER_CLOCK, Pace, Step};
+    use super::{BUSY_STEPS_PER_CLOCK, Pace, SpinBudget, Step};
     use std::time::Duration;
     use stepmesh_core::config::PollMode;
 
@@ -124,5 +188,24 @@ mod tests {
             let mut pace = Pace::new(poll, Duration::ZERO, Duration::ZERO);
             assert_eq!(pace.step(), Step::TimedOut);
         }
+    }
+
+    #[test]
+    fn spinning_is_given_up_where_it_brings_nothing_and_taken_up_again_where_it_would() {
+        let longest = Duration::from_micros(50);
+        let budget = SpinBudget::new(longest, 2);
+        budget.peers_are(1);
+        assert_eq!(budget.spin(), longest);
+        budget.peers_are(2);
+        assert_eq!(budget.spin(), Duration::ZERO, "more processes than cores");
+        budget.peers_are(1);
+        for _ in 0..20 {
+            budget.missed();
+        }
+        assert_eq!(budget.spin(), Duration::ZERO);
+        budget.slept(Duration::from_millis(1));
+        assert_eq!(budget.spin(), Duration::ZERO);
+        budget.slept(Duration::from_micros(10));
+        assert_eq!(budget.spin(), longest);
     }
 }

@@ -76,6 +76,15 @@ impl Fabrics {
             .all(|attached| attached.fabric.kind() == FabricKind::Shm || attached.links.is_empty())
     }
 
+    /// How many peers are on this host, as far as the fabrics know.
+    pub(crate) fn local_peers(&self) -> usize {
+        let shm = self
+            .list
+            .iter()
+            .filter(|attached| attached.fabric.kind() == FabricKind::Shm);
+        shm.map(|attached| attached.links.len()).sum()
+    }
+
     pub(crate) fn fabric(&mut self, index: usize) -> Option<&mut dyn Fabric> {
         let attached = self.list.get_mut(index)?;
         Some(&mut *attached.fabric)
