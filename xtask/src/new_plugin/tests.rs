@@ -1,4 +1,5 @@
-//! Every skeleton builds without a warning, exports one symbol, carries its note and loads.
+//! Every skeleton builds without a warning, exports one symbol, carries its note, loads, and passes
+//! the conformance checks about that and about errors.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
@@ -46,11 +47,15 @@ fn the_skeleton_in_rust_is_a_plugin_without_warnings() {
         .env("CARGO_TARGET_DIR", &target_dir)
         .env("RUSTFLAGS", "-D warnings");
     run(&mut cargo);
-    judge_file(
-        &target_dir.join("debug/libstepmesh_backend_my_own.so"),
-        "my_own",
-    )
-    .unwrap();
+    let library = target_dir.join("debug/libstepmesh_backend_my_own.so");
+    judge_file(&library, "my_own").unwrap();
+    // The skeletons in C and C++ are the examples, which the conformance crate judges.
+    for group in ["L*", "E*"] {
+        let mut conform = Workspace::locate().unwrap().cargo("run");
+        conform.args(["--quiet", "--package", "stepmesh-cli", "--"]);
+        conform.args(["plugin", "conform", "--only", group]);
+        run(conform.arg(&library));
+    }
 }
 
 #[test]
@@ -116,6 +121,7 @@ fn compile(root: &Path, name: &str, language: Language) {
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {errors}");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "{command:?}: {said}");
 }
