@@ -868,8 +868,8 @@ typedef struct SmMemEventV1 {
   // Class H. Once the stream's work so far is done, and what it wrote can be seen by who loads
   // the word (acquire) and by other devices, the word becomes `seq`. `seq` is greater than that
   // of every earlier call, else `SM_INVALID_ARGUMENT`. The caller takes another stream than for
-  // the call before only if the word has that call's number, or if the streams are ordered: the
-  // plugin writes numbers as they become due.
+  // the call before only if the word has that call's number or never will, or if the streams are
+  // ordered: the plugin writes numbers as they become due.
   int32_t (*arm)(SmBackend *s,
                  SmMemEvent *event,
                  uint32_t stream_dev,

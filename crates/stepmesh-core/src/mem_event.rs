@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use stepmesh_abi::device::SM_HEALTH_LOST;
+use stepmesh_abi::event::SM_EVENT_PENDING;
 use stepmesh_abi::extension::SM_EXTENSION_MEMEVENT_V1;
 use stepmesh_abi::{Code, SmBackend, SmError, SmMemEvent, SmMemEventV1};
 
@@ -132,7 +133,7 @@ impl MemEvent {
     ///
     /// # Errors
     /// `InvalidArgument` when `seq` is not greater than those before, or when another stream was
-    /// armed last and has not got there: two streams that are not ordered must not share one.
+    /// armed last and is still to get there: two streams that are not ordered must not share one.
     /// `ForeignHandle`, `Backend`.
     pub fn arm(&self, stream: &Stream, seq: u64) -> Result<(), Error> {
         let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +165,9 @@ impl MemEvent {
             ));
         }
         let (dev, handle) = (stream.device().ordinal(), stream.handle());
-        if armed.stream != (dev, handle) && self.reached() < armed.seq {
+        let is_other = armed.stream != (dev, handle) && self.reached() < armed.seq;
+        // A number that will never come stands in nobody's way.
+        if is_other && self.is_pending().unwrap_or(false) {
             return fault(format!(
                 "the number {} is pending on another stream; wait for it or take another mem-event",
                 armed.seq
@@ -231,11 +234,7 @@ impl MemEvent {
     /// Asks whether the number will come at all.
     fn look(&self) -> Result<(), Error> {
         let (instance, dev) = (self.device.backend().instance(), self.device.ordinal());
-        let (raw, mut state) = (self.raw(), 0);
-        instance.call("memevent.query", Some(dev), |s, e| {
-            // SAFETY: the event is alive, the out pointer is a live local.
-            unsafe { (self.functions.query)(s, raw, &raw mut state, e) }
-        })?;
+        self.is_pending()?;
         if instance.health(dev)? == SM_HEALTH_LOST {
             return Err(Error::Backend {
                 operation: "memevent.wait",
@@ -248,6 +247,17 @@ impl MemEvent {
             });
         }
         Ok(())
+    }
+
+    /// Whether the number last armed is still to come; an error if it never will.
+    fn is_pending(&self) -> Result<bool, Error> {
+        let (instance, dev) = (self.device.backend().instance(), self.device.ordinal());
+        let (raw, mut state) = (self.raw(), 0);
+        instance.call("memevent.query", Some(dev), |s, e| {
+            // SAFETY: the event is alive, the out pointer is a live local.
+            unsafe { (self.functions.query)(s, raw, &raw mut state, e) }
+        })?;
+        Ok(state == SM_EVENT_PENDING)
     }
 
     /// Gives it back and says whether that worked; dropping only logs.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stepmesh_core::abi::device::SM_CAP_IPC;
 use stepmesh_core::config::{Config, PluginsConfig, Sources};
-use stepmesh_core::{Backend, Error, EventOptions, Registry, State, WaitMode};
+use stepmesh_core::{Backend, Device, Error, EventOptions, Registry, State, WaitMode};
 
 use crate::plugins::candidate;
 
@@ -159,21 +159,48 @@ fn pointers_into_the_middle_resolve_and_foreign_ones_are_unknown() {
     assert_eq!(facts.alloc_id, 0);
 }
 
-/// A stream that stands still and a device that is lost while the host polls: the number never comes,
-/// and no event of the backend wakes anyone.
-#[test]
-fn a_lost_device_ends_a_wait_for_a_number_in_memory() {
+/// A device of the simulated accelerator with these faults.
+fn sim(faults: &str) -> Device {
     let path = plugins_dir().display().to_string();
     let sources = Sources::from_env([
         ("STEPMESH_BACKEND", "sim"),
         ("STEPMESH_PLUGIN_PATH", path.as_str()),
-        (
-            "STEPMESH_OPTIONS_SIM_FAULTS",
-            "stream:stuck@1, device:lost@1000ms",
-        ),
+        ("STEPMESH_OPTIONS_SIM_FAULTS", faults),
     ]);
     let backend = Backend::open(&Config::load(&sources).unwrap().config).unwrap();
-    let device = backend.device(0).unwrap();
+    backend.device(0).unwrap()
+}
+
+#[test]
+fn a_number_behind_failed_work_never_comes_and_is_in_nobodys_way() {
+    let device = sim("copy:fail@1");
+    let (first, second) = (
+        device.create_stream().unwrap(),
+        device.create_stream().unwrap(),
+    );
+    let number = device.create_mem_event().unwrap();
+    let (a, b) = (
+        Arc::new(device.alloc(64).unwrap()),
+        Arc::new(device.alloc(64).unwrap()),
+    );
+    let long = Duration::from_secs(30);
+    first.copy(&a, 0, &b, 0, 64).unwrap();
+    let lost = number.arm_next(&first).unwrap();
+    let error = number.wait(lost, long).unwrap_err().to_string();
+    assert!(
+        error.starts_with("memevent.query failed on sim:0"),
+        "{error}"
+    );
+    let next = number.arm_next(&second).unwrap();
+    number.wait(next, long).unwrap();
+    assert_eq!(number.reached(), next);
+}
+
+/// A stream that stands still and a device that is lost while the host polls: the number never comes,
+/// and no event of the backend wakes anyone.
+#[test]
+fn a_lost_device_ends_a_wait_for_a_number_in_memory() {
+    let device = sim("stream:stuck@1, device:lost@1000ms");
     let stream = device.create_stream().unwrap();
     let (number, event) = (
         device.create_mem_event().unwrap(),
