@@ -175,9 +175,9 @@ pub struct TimeoutsConfig {
     pub request_ms: u64,
     /// Between two signs of life.
     pub heartbeat_ms: u64,
-    /// Silence after which a peer on another host counts as dead.
+    /// Silence after which a peer counts as dead.
     pub peer_dead_ms: u64,
-    /// Silence after which a peer on this host counts as dead.
+    /// Within how long the end of a peer's process on this host is noticed.
     pub peer_dead_local_ms: u64,
     /// Draining and saying goodbye at the end.
     pub close_ms: u64,

@@ -248,7 +248,7 @@ pub const KEYS: &[Key] = &[
     Key::new(
         "timeouts.peer_dead_local_ms",
         TIMEOUT_MS,
-        "The same on one host, ms.",
+        "Within how long the end of a process on this host is noticed, ms.",
     ),
     Key::new("timeouts.close_ms", TIMEOUT_MS, "Draining at the end, ms."),
     Key::new(
