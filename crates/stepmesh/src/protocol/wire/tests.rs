@@ -133,3 +133,68 @@ fn plans_with_too_many_tensors_are_refused() {
     let refused = WireError("more tensors than a plan may have");
     assert_eq!(Setup::decode(body), Err(refused));
 }
+
+#[test]
+fn no_bytes_make_a_decoder_panic_or_pass_its_bounds() {
+    let mut buf = MessageBuf::default();
+    let mut seeds = vec![
+        buf.launch(1, 2, Tag::default(), [3, 4].into_iter())
+            .to_vec(),
+        buf.response(1, 0, [1; 4], [3].into_iter()).to_vec(),
+        buf.release(5).to_vec(),
+    ];
+    let shape = Shape::new(&[64, 7168]).unwrap();
+    let push = PushSpec {
+        key: 3,
+        tensor: TensorSpec::new(DType::BF16, &shape),
+    };
+    let define = Setup::Define(Define {
+        plan: 4,
+        push: vec![push; 3],
+        pull: Vec::new(),
+    });
+    seeds.push(buf.setup(&define).unwrap().to_vec());
+    // A multiplicative generator: the same bytes in every run.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(state >> 33).unwrap() % below.max(1)
+    };
+    let mut decoded = 0;
+    for round in 0..200_000 {
+        let mut bytes = seeds[round % seeds.len()].clone();
+        for _ in 0..=random(3) {
+            match random(3) {
+                0 => bytes.truncate(random(bytes.len() + 1)),
+                1 => bytes.extend(std::iter::repeat_n(0xff, random(40))),
+                _ => {}
+            }
+            let at = random(bytes.len());
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = u8::try_from(random(256)).unwrap();
+            }
+        }
+        match Message::decode(&bytes) {
+            Ok(Message::Launch(launch)) => {
+                assert!(launch.rows.len() <= TENSORS_MAX);
+                decoded += 1;
+            }
+            Ok(Message::Setup(body)) => {
+                if let Ok(Setup::Define(define)) = Setup::decode(body) {
+                    assert!(define.push.len() <= TENSORS_MAX && define.pull.len() <= TENSORS_MAX);
+                    for spec in &define.push {
+                        let _ = spec.tensor.checked();
+                    }
+                    decoded += 1;
+                }
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    assert!(
+        decoded > 1000,
+        "the mutations are not all refused: {decoded}"
+    );
+}
