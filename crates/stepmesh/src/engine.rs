@@ -8,7 +8,6 @@ mod background;
 mod pace;
 
 use std::fmt;
-use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -113,14 +112,13 @@ impl<M: Machine> Engine<M> {
                 _ => wait_fds.push(fd),
             }
         }
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Ok(Arc::new(Self {
             state: Mutex::new(state),
             doorbell,
             wait_fds,
             quiet_fds,
             options,
-            spin: SpinBudget::new(options.spin, cores),
+            spin: SpinBudget::new(options.spin, host_cores()),
             what,
             closing: AtomicBool::new(false),
             drivers: AtomicU64::new(0),
@@ -288,6 +286,16 @@ impl<M: Machine> Engine<M> {
             SleepMode::Descriptors
         }
     }
+}
+
+/// The cores of this host, not those that this process is pinned to: its peers have theirs.
+fn host_cores() -> usize {
+    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
+    let online = online
+        .ok()
+        .flatten()
+        .and_then(|count| usize::try_from(count).ok());
+    online.unwrap_or(1)
 }
 
 /// Calls `with` with descriptors as a slice, without allocating.
