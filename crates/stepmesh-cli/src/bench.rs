@@ -6,6 +6,8 @@ mod allocations;
 mod case;
 mod duel;
 mod floor;
+mod loader;
+mod mem_event;
 mod mesh;
 mod pair;
 mod peer;

@@ -6,6 +6,8 @@ use anyhow::Result;
 
 use crate::bench::afd::{self, AfdOutcome};
 use crate::bench::duel::{AllocationOutcome, DuelOutcome};
+use crate::bench::loader;
+use crate::bench::mem_event::MemEventOutcome;
 use crate::bench::mesh::FabricKind;
 use crate::bench::pair::{self, PairJob, What};
 use crate::bench::peer::{Part, Peer, Setup, cpus};
@@ -28,6 +30,8 @@ pub(crate) struct Case {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Vtable,
+    Loader,
+    MemEvent,
     /// Round trips of so many bytes, under a name such as `8b`.
     Duel(FabricKind, u64, &'static str),
     Allocations(FabricKind),
@@ -71,6 +75,7 @@ impl Case {
     pub(crate) fn matches(&self, glob: &str) -> bool {
         let more = match self.kind {
             Kind::Afd => &["afd.p99_us"][..],
+            Kind::Loader => &["loader.ms_10_plugins", "loader.ms_dlopen_only"],
             _ => &[],
         };
         matches_glob(glob, self.name) || more.iter().any(|name| matches_glob(glob, name))
@@ -81,6 +86,8 @@ impl Case {
         let budget_ms = self.quick_ms * setup.stretch;
         match self.kind {
             Kind::Vtable => self.vtable(setup, budget_ms),
+            Kind::Loader => self.loader(setup, Duration::from_millis(budget_ms)),
+            Kind::MemEvent => self.mem_event(setup, budget_ms),
             Kind::Duel(fabric, len_bytes, size) => {
                 let what = What::Duel { budget_ms };
                 let job = PairJob {
@@ -124,6 +131,45 @@ impl Case {
                 format!("{loaded_ns:.2} ns"),
                 format!("{direct_ns:.2} ns"),
                 format!("{extra_ns:+.2} ns"),
+            ],
+            ..Measured::default()
+        })
+    }
+
+    fn loader(&self, setup: &Setup, budget: Duration) -> Result<Measured> {
+        let outcome = loader::measure(setup, budget)?;
+        Ok(Measured {
+            number: outcome.ratio,
+            numbers: vec![
+                (self.name.into(), outcome.ratio),
+                ("loader.ms_10_plugins".into(), outcome.ours_ns / 1e6),
+                ("loader.ms_dlopen_only".into(), outcome.dlopen_ns / 1e6),
+            ],
+            cells: [
+                duration(outcome.ours_ns),
+                duration(outcome.dlopen_ns),
+                format!("{:.2}", outcome.ratio),
+            ],
+            ..Measured::default()
+        })
+    }
+
+    fn mem_event(&self, setup: &Setup, budget_ms: u64) -> Result<Measured> {
+        let [cpu, _] = cpus()?;
+        let mut peer = Peer::start("waiter", setup, &[cpu], Part::MemEvent { budget_ms })?;
+        let outcome: MemEventOutcome = peer.answer(setup.deadline)?;
+        peer.finish(setup.deadline)?;
+        Ok(Measured {
+            number: outcome.ratio,
+            numbers: vec![
+                (self.name.into(), outcome.ratio),
+                ("memevent.wait_ns".into(), outcome.wait_ns),
+                ("memevent.poll_ns".into(), outcome.poll_ns),
+            ],
+            cells: [
+                duration(outcome.wait_ns),
+                duration(outcome.poll_ns),
+                format!("{:.2}", outcome.ratio),
             ],
             ..Measured::default()
         })
@@ -322,8 +368,15 @@ const fn other(name: &'static str, aim: Option<f64>, quick_ms: u64, kind: Kind) 
 
 /// Every case, in the order of the table. The sizes are the original's: a hidden state of 64 tokens
 /// of 7168 in bf16, and of 1024.
-pub(crate) const CASES: [Case; 10] = [
+pub(crate) const CASES: [Case; 12] = [
     other("vtable.extra_ns", Some(2.0), 500, Kind::Vtable),
+    other(
+        "loader.ms_10_plugins_over_dlopen",
+        Some(2.0),
+        1500,
+        Kind::Loader,
+    ),
+    other("memevent.wait_over_poll", Some(3.0), 500, Kind::MemEvent),
     duel("shm.rtt_8b_over_floor", 6.0, FabricKind::Shm, 8, "8b"),
     duel(
         "shm.rtt_896k_over_floor",

@@ -19,7 +19,7 @@ use stepmesh::Scheduler;
 use stepmesh_core::config::{Config, PollMode, TransportKind};
 
 use crate::bench::mesh::{self, Shape};
-use crate::bench::{pair, scale, vtable};
+use crate::bench::{loader, mem_event, pair, scale, vtable};
 
 /// What all processes of a run have in common.
 #[derive(Debug)]
@@ -56,6 +56,10 @@ pub(crate) enum Part {
     Crowd { shape: Shape, end: scale::CrowdEnd },
     /// Calls through a plugin's table.
     Vtable { budget_ms: u64 },
+    /// Finds or opens plugins.
+    Loader(loader::Step),
+    /// Waits for what is due.
+    MemEvent { budget_ms: u64 },
 }
 
 /// A process that was started. Killed if it is dropped before it ended.
@@ -183,6 +187,11 @@ pub(crate) fn perform(task: &str) -> Result<()> {
         Part::Vtable { budget_ms } => {
             tell(&vtable::measure(config, Duration::from_millis(budget_ms))?)
         }
+        Part::Loader(step) => loader::perform(config, &step),
+        Part::MemEvent { budget_ms } => tell(&mem_event::measure(
+            config,
+            Duration::from_millis(budget_ms),
+        )?),
     }
 }
 

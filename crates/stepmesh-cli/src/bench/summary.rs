@@ -87,7 +87,11 @@ mod tests {
     use anyhow::anyhow;
 
     use super::{Row, summary, table, write};
-    use crate::bench::case::{CASES, Measured};
+    use crate::bench::case::{CASES, Case, Measured};
+
+    fn case(name: &str) -> Case {
+        *CASES.iter().find(|case| case.name == name).unwrap()
+    }
 
     fn rows() -> Vec<Row> {
         let measured = |number: f64| {
@@ -100,11 +104,11 @@ mod tests {
         };
         vec![
             Row {
-                case: CASES[1],
+                case: case("shm.rtt_8b_over_floor"),
                 outcome: measured(5.5),
             },
             Row {
-                case: CASES[2],
+                case: case("shm.rtt_896k_over_floor"),
                 outcome: Err(anyhow!("no")),
             },
         ]

@@ -57,7 +57,8 @@ pub(crate) fn measure(config: &Config, budget: Duration) -> Result<VtableOutcome
     })
 }
 
-fn open(registry: &Registry, from_file: bool) -> Result<Backend> {
+/// Opens the cpu backend: that of the plugin's file, or the one that is linked into the program.
+pub(crate) fn open(registry: &Registry, from_file: bool) -> Result<Backend> {
     let candidates = registry.candidates().iter();
     let mut wanted = candidates.filter(|candidate| {
         candidate.name() == Some("cpu") && candidate.path().is_some() == from_file

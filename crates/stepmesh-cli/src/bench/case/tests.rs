@@ -10,6 +10,10 @@ fn a_glob_chooses_cases_by_the_names_of_their_numbers() {
     };
     assert_eq!(chosen("*").len(), CASES.len());
     assert_eq!(chosen("afd.p99_us"), ["afd.p50_us"]);
+    assert_eq!(
+        chosen("loader.ms_dlopen_only"),
+        ["loader.ms_10_plugins_over_dlopen"]
+    );
     assert_eq!(chosen("alloc.*").len(), 2);
     assert_eq!(
         chosen("*896k*"),
