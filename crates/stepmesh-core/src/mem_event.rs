@@ -122,6 +122,7 @@ impl MemEvent {
 
     /// The greatest number that a stream has reached; 0 at first. What was written before it on that
     /// stream is visible to the caller.
+    #[inline]
     #[must_use]
     pub fn reached(&self) -> u64 {
         // SAFETY: the plugin's word: aligned and not null (checked in `find_word`), readable for the
@@ -191,12 +192,24 @@ impl MemEvent {
     /// # Errors
     /// `Timeout`, after which it is still usable; `Backend` when the work before the last arm failed
     /// or the device is lost.
+    #[inline]
     pub fn wait(&self, seq: u64, timeout: Duration) -> Result<(), Error> {
+        // What is there already costs one load: no clock, and no call, which costs more than it.
+        if self.reached() >= seq {
+            return Ok(());
+        }
+        self.wait_spinning(seq, timeout)
+    }
+
+    fn wait_spinning(&self, seq: u64, timeout: Duration) -> Result<(), Error> {
         self.wait_with(seq, timeout, SPINS_PER_LOOK, std::hint::spin_loop)
     }
 
     /// The same, letting other threads run between loads.
     pub(crate) fn wait_yielding(&self, seq: u64, timeout: Duration) -> Result<(), Error> {
+        if self.reached() >= seq {
+            return Ok(());
+        }
         self.wait_with(seq, timeout, YIELDS_PER_LOOK, std::thread::yield_now)
     }
 
@@ -207,10 +220,6 @@ impl MemEvent {
         loads_per_look: u32,
         pause: impl Fn(),
     ) -> Result<(), Error> {
-        // What is there already costs one load and no clock.
-        if self.reached() >= seq {
-            return Ok(());
-        }
         let start = Instant::now();
         loop {
             for _ in 0..loads_per_look {
