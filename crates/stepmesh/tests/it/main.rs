@@ -9,3 +9,9 @@ mod failures;
 mod mesh;
 mod requests;
 mod staging;
+
+/// Where [`mesh::Mesh::form`] takes its memory from. The same tests run on the simulated
+/// accelerator, see `tests/on_sim`.
+fn device() -> stepmesh_core::Device {
+    backends::cpu()
+}

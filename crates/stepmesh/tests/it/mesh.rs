@@ -9,8 +9,6 @@ use stepmesh::{Error, Scheduler, Server, Worker};
 use stepmesh_core::Device;
 use stepmesh_core::config::{Config, TransportKind};
 
-use crate::backends;
-
 /// The members of a formed mesh.
 pub(crate) struct Mesh {
     pub(crate) workers: Vec<Worker>,
@@ -41,9 +39,9 @@ fn scheduler(config: &Config) -> (SocketAddr, JoinHandle<Result<(), Error>>) {
 }
 
 impl Mesh {
-    /// A mesh whose servers take their slots from the `cpu` backend.
+    /// A mesh on the backend of this test program.
     pub(crate) fn form(config: Config) -> Self {
-        Self::form_on(config, backends::cpu())
+        Self::form_on(config, crate::device())
     }
 
     /// A mesh whose servers take their slots from `device`.
