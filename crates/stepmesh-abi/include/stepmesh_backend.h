@@ -44,16 +44,18 @@ typedef struct SmMemEvent SmMemEvent;
 // Capability: device memory can be exported as a dma-buf with the PCIe mapping.
 #define SM_CAP_DMABUF_PCIE (1 << 7)
 
-// Capability: a peer-memory kernel module lets a NIC register device pointers.
+// Capability: a NIC registers device addresses as they are, because a peer-memory kernel module lets
+// it or because they are the host's own.
 #define SM_CAP_PEERMEM (1 << 8)
 
-// Capability: synchronous memory operations can be forced for an allocation.
+// Capability: `set_sync_memops` of `stepmesh.rdma.v1` works.
 #define SM_CAP_SYNC_MEMOPS (1 << 9)
 
-// Capability: RDMA writes can be flushed.
+// Capability: `flush_rdma_writes` of `stepmesh.rdma.v1` works.
 #define SM_CAP_FLUSH_RDMA (1 << 10)
 
-// Capability: `stepmesh.ipc.v1` is there.
+// Capability: device memory can be exported through `stepmesh.ipc.v1`. The extension alone, without
+// this bit, may serve pinned memory only.
 #define SM_CAP_IPC (1 << 11)
 
 // Capability: events measure time.
@@ -224,6 +226,21 @@ typedef struct SmMemEvent SmMemEvent;
 
 // Handle flag: the descriptor can be mapped by the host (`mmap`) for reading and writing.
 #define SM_IPC_MAPPABLE (1 << 0)
+
+// Mapping of a dma-buf: what the driver takes by default.
+#define SM_DMABUF_DEFAULT 0
+
+// Mapping of a dma-buf: through the device's PCIe window, also where another way would be default.
+#define SM_DMABUF_PCIE 1
+
+// Flush scope: the device whose memory it is.
+#define SM_RDMA_FLUSH_OWNER 1
+
+// Flush scope: every device.
+#define SM_RDMA_FLUSH_ALL_DEVICES 2
+
+// Flag of the capabilities: memory of `alloc_async` is exported too.
+#define SM_RDMA_CAPS_ASYNC_POOL (1 << 0)
 
 // Major version of the ABI. It is part of the entry symbol's name, so a library of another major
 // is never called by mistake.
@@ -884,6 +901,78 @@ typedef struct SmMemEventV1 {
   // the answer of this function. A host that polls asks now and then.
   int32_t (*query)(SmBackend *s, SmMemEvent *event, uint32_t *state, struct SmError *err);
 } SmMemEventV1;
+
+// What a device offers to network adapters. Filled up to the smaller of the plugin's size and the
+// caller's `hdr.struct_size`.
+typedef struct SmRdmaCaps {
+  // Size set by the caller.
+  struct SmHdr hdr;
+  // Bits `1 << SM_DMABUF_*` of the mappings that `dmabuf_export` makes.
+  uint32_t mappings;
+  // Bits `1 << SM_MEMORY_*` of the kinds of memory that it exports.
+  uint32_t memory_kinds;
+  // Bits `1 << SM_RDMA_FLUSH_*` of the scopes that `flush_rdma_writes` knows.
+  uint32_t flush_scopes;
+  // `SM_RDMA_ORDERING_*`, as in `SmDeviceInfo`.
+  uint32_t write_ordering;
+  // Bytes to which exports are aligned, as in `SmDeviceInfo`; 0 if there are none.
+  uint64_t dmabuf_granularity;
+  // `SM_RDMA_CAPS_*` flags.
+  uint32_t flags;
+  // Zero.
+  uint32_t pad0;
+} SmRdmaCaps;
+
+// `stepmesh.rdma.v1`: memory that a network adapter reads and writes. Every function is class A and
+// required; what a device cannot do is answered with `SM_UNIMPLEMENTED` and with what there is
+// instead. The table lives as long as the plugin, that is, as long as the process.
+typedef struct SmRdmaV1 {
+  // Size and version of the plugin's table.
+  struct SmHdr hdr;
+  // Exports `size` bytes at `ptr` (interior pointers are fine) of an allocation of `dev` as a
+  // dma-buf, whose descriptor has `O_CLOEXEC` and belongs to the caller until `dmabuf_close`.
+  //
+  // `mapping` is `SM_DMABUF_*`. A dma-buf has whole pages: `offset` is where `ptr` is in it, and
+  // `len` the bytes that may be used from there, `size` at least. The memory stays alive through
+  // the descriptor, also after `free`, and what is allocated later cannot be reached through it.
+  //
+  // An unknown mapping, or a range that is not within one allocation, is `SM_INVALID_ARGUMENT`;
+  // a mapping or a kind of memory that is not supported is `SM_UNIMPLEMENTED`; a driver that
+  // could and will not is `SM_UNAVAILABLE`. Never is less covered than was asked for.
+  int32_t (*dmabuf_export)(SmBackend *s,
+                           uint32_t dev,
+                           uint64_t ptr,
+                           uint64_t size,
+                           uint32_t mapping,
+                           int32_t *fd,
+                           uint64_t *offset,
+                           uint64_t *len,
+                           struct SmError *err);
+  // Closes a descriptor of `dmabuf_export`, once, after the last registration of it. Served after
+  // `quiesce` too.
+  int32_t (*dmabuf_close)(SmBackend *s, int32_t fd, struct SmError *err);
+  // What the device offers.
+  int32_t (*rdma_caps)(SmBackend *s, uint32_t dev, struct SmRdmaCaps *out, struct SmError *err);
+  // Makes what network adapters wrote to the device's memory, and told the host of, visible to
+  // `scope` (`SM_RDMA_FLUSH_*`) before it returns. An unknown scope is `SM_INVALID_ARGUMENT`.
+  int32_t (*flush_rdma_writes)(SmBackend *s, uint32_t dev, uint32_t scope, struct SmError *err);
+  // From here on, synchronous copies and fills of the allocation that `ptr` lies in are over when
+  // they return, for network adapters too. An address that is in no allocation is
+  // `SM_INVALID_ARGUMENT`.
+  int32_t (*set_sync_memops)(SmBackend *s, uint64_t ptr, struct SmError *err);
+  // Has `func` called with the `alloc_id` of each allocation, registration and import of the
+  // instance that ends, before its address may be given to anything else and at the latest
+  // before the call that ended it returns. So a cache of registrations is told in time.
+  //
+  // There is one for each instance: it takes the place of the one before, and null ends it. A call
+  // under way in another thread may still reach the old one, so both stay valid until the
+  // instance is closed. `func` is class C, may come from any thread and several at once, and is
+  // called with no lock held. `close` ends all memory and calls nothing.
+  int32_t (*set_invalidate_callback)(SmBackend *s,
+                                     void (*func)(void *ctx, uint64_t alloc_id),
+                                     void *ctx,
+                                     struct SmError *err);
+} SmRdmaV1;
 
 // Header of an ELF note, for authors in C. All numbers are little-endian.
 typedef struct SmNoteHeader {

@@ -116,13 +116,15 @@ pub const SM_CAP_PEER_ACCESS: u64 = 1 << 5;
 pub const SM_CAP_DMABUF_DEFAULT: u64 = 1 << 6;
 /// Capability: device memory can be exported as a dma-buf with the PCIe mapping.
 pub const SM_CAP_DMABUF_PCIE: u64 = 1 << 7;
-/// Capability: a peer-memory kernel module lets a NIC register device pointers.
+/// Capability: a NIC registers device addresses as they are, because a peer-memory kernel module lets
+/// it or because they are the host's own.
 pub const SM_CAP_PEERMEM: u64 = 1 << 8;
-/// Capability: synchronous memory operations can be forced for an allocation.
+/// Capability: `set_sync_memops` of `stepmesh.rdma.v1` works.
 pub const SM_CAP_SYNC_MEMOPS: u64 = 1 << 9;
-/// Capability: RDMA writes can be flushed.
+/// Capability: `flush_rdma_writes` of `stepmesh.rdma.v1` works.
 pub const SM_CAP_FLUSH_RDMA: u64 = 1 << 10;
-/// Capability: `stepmesh.ipc.v1` is there.
+/// Capability: device memory can be exported through `stepmesh.ipc.v1`. The extension alone, without
+/// this bit, may serve pinned memory only.
 pub const SM_CAP_IPC: u64 = 1 << 11;
 /// Capability: events measure time.
 pub const SM_CAP_TIMING: u64 = 1 << 12;

@@ -1,6 +1,7 @@
 //! Names of the extensions, and the tables of those that version 1.0 defines. Extensions are
 //! looked up by name through `get_extension`, so a vendor adds its own without a central list.
 
+use core::ffi::c_void;
 use core::marker::{PhantomData, PhantomPinned};
 use core::mem::{offset_of, size_of};
 
@@ -170,9 +171,127 @@ pub struct SmMemEventV1 {
     >,
 }
 
+/// What a device offers to network adapters. Filled up to the smaller of the plugin's size and the
+/// caller's `hdr.struct_size`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmRdmaCaps {
+    /// Size set by the caller.
+    pub hdr: SmHdr,
+    /// Bits `1 << SM_DMABUF_*` of the mappings that `dmabuf_export` makes.
+    pub mappings: u32,
+    /// Bits `1 << SM_MEMORY_*` of the kinds of memory that it exports.
+    pub memory_kinds: u32,
+    /// Bits `1 << SM_RDMA_FLUSH_*` of the scopes that `flush_rdma_writes` knows.
+    pub flush_scopes: u32,
+    /// `SM_RDMA_ORDERING_*`, as in `SmDeviceInfo`.
+    pub write_ordering: u32,
+    /// Bytes to which exports are aligned, as in `SmDeviceInfo`; 0 if there are none.
+    pub dmabuf_granularity: u64,
+    /// `SM_RDMA_CAPS_*` flags.
+    pub flags: u32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+impl SmRdmaCaps {
+    /// An empty struct with the size set, ready to be passed to `rdma_caps`.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            hdr: SmHdr::of::<Self>(),
+            mappings: 0,
+            memory_kinds: 0,
+            flush_scopes: 0,
+            write_ordering: 0,
+            dmabuf_granularity: 0,
+            flags: 0,
+            pad0: 0,
+        }
+    }
+}
+
+impl Default for SmRdmaCaps {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `stepmesh.rdma.v1`: memory that a network adapter reads and writes. Every function is class A and
+/// required; what a device cannot do is answered with `SM_UNIMPLEMENTED` and with what there is
+/// instead. The table lives as long as the plugin, that is, as long as the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SmRdmaV1 {
+    /// Size and version of the plugin's table.
+    pub hdr: SmHdr,
+    /// Exports `size` bytes at `ptr` (interior pointers are fine) of an allocation of `dev` as a
+    /// dma-buf, whose descriptor has `O_CLOEXEC` and belongs to the caller until `dmabuf_close`.
+    ///
+    /// `mapping` is `SM_DMABUF_*`. A dma-buf has whole pages: `offset` is where `ptr` is in it, and
+    /// `len` the bytes that may be used from there, `size` at least. The memory stays alive through
+    /// the descriptor, also after `free`, and what is allocated later cannot be reached through it.
+    ///
+    /// An unknown mapping, or a range that is not within one allocation, is `SM_INVALID_ARGUMENT`;
+    /// a mapping or a kind of memory that is not supported is `SM_UNIMPLEMENTED`; a driver that
+    /// could and will not is `SM_UNAVAILABLE`. Never is less covered than was asked for.
+    pub dmabuf_export: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            dev: u32,
+            ptr: u64,
+            size: u64,
+            mapping: u32,
+            fd: *mut i32,
+            offset: *mut u64,
+            len: *mut u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// Closes a descriptor of `dmabuf_export`, once, after the last registration of it. Served after
+    /// `quiesce` too.
+    pub dmabuf_close:
+        Option<unsafe extern "C" fn(s: *mut SmBackend, fd: i32, err: *mut SmError) -> i32>,
+    /// What the device offers.
+    pub rdma_caps: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            dev: u32,
+            out: *mut SmRdmaCaps,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// Makes what network adapters wrote to the device's memory, and told the host of, visible to
+    /// `scope` (`SM_RDMA_FLUSH_*`) before it returns. An unknown scope is `SM_INVALID_ARGUMENT`.
+    pub flush_rdma_writes: Option<
+        unsafe extern "C" fn(s: *mut SmBackend, dev: u32, scope: u32, err: *mut SmError) -> i32,
+    >,
+    /// From here on, synchronous copies and fills of the allocation that `ptr` lies in are over when
+    /// they return, for network adapters too. An address that is in no allocation is
+    /// `SM_INVALID_ARGUMENT`.
+    pub set_sync_memops:
+        Option<unsafe extern "C" fn(s: *mut SmBackend, ptr: u64, err: *mut SmError) -> i32>,
+    /// Has `func` called with the `alloc_id` of each allocation, registration and import of the
+    /// instance that ends, before its address may be given to anything else and at the latest
+    /// before the call that ended it returns. So a cache of registrations is told in time.
+    ///
+    /// There is one for each instance: it takes the place of the one before, and null ends it. A call
+    /// under way in another thread may still reach the old one, so both stay valid until the
+    /// instance is closed. `func` is class C, may come from any thread and several at once, and is
+    /// called with no lock held. `close` ends all memory and calls nothing.
+    pub set_invalidate_callback: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            func: Option<unsafe extern "C" fn(ctx: *mut c_void, alloc_id: u64)>,
+            ctx: *mut c_void,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+}
+
 /// Extension: memory shared between processes ([`SmIpcV1`]).
 pub const SM_EXTENSION_IPC_V1: &str = "stepmesh.ipc.v1";
-/// Extension: dma-buf export and flushing for NICs.
+/// Extension: memory that a network adapter reads and writes ([`SmRdmaV1`]).
 pub const SM_EXTENSION_RDMA_V1: &str = "stepmesh.rdma.v1";
 /// Extension: events as a number in memory ([`SmMemEventV1`]).
 pub const SM_EXTENSION_MEMEVENT_V1: &str = "stepmesh.memevent.v1";
@@ -194,7 +313,23 @@ pub const SM_IPC_OPAQUE: u32 = 2;
 /// Handle flag: the descriptor can be mapped by the host (`mmap`) for reading and writing.
 pub const SM_IPC_MAPPABLE: u32 = 1 << 0;
 
+/// Mapping of a dma-buf: what the driver takes by default.
+pub const SM_DMABUF_DEFAULT: u32 = 0;
+/// Mapping of a dma-buf: through the device's PCIe window, also where another way would be default.
+pub const SM_DMABUF_PCIE: u32 = 1;
+
+/// Flush scope: the device whose memory it is.
+pub const SM_RDMA_FLUSH_OWNER: u32 = 1;
+/// Flush scope: every device.
+pub const SM_RDMA_FLUSH_ALL_DEVICES: u32 = 2;
+
+/// Flag of the capabilities: memory of `alloc_async` is exported too.
+pub const SM_RDMA_CAPS_ASYNC_POOL: u32 = 1 << 0;
+
 const _: () = assert!(size_of::<SmIpcHandle>() == 104);
 const _: () = assert!(offset_of!(SmIpcHandle, bytes) == 40);
 const _: () = assert!(size_of::<SmIpcV1>() == 32);
 const _: () = assert!(size_of::<SmMemEventV1>() == 48);
+const _: () = assert!(size_of::<SmRdmaCaps>() == 40);
+const _: () = assert!(offset_of!(SmRdmaCaps, dmabuf_granularity) == 24);
+const _: () = assert!(size_of::<SmRdmaV1>() == 56);

@@ -45,7 +45,7 @@ pub use backend::{SmOpenArgs, SmPluginInfo};
 pub use device::SmDeviceInfo;
 pub use error::{Code, SmError};
 pub use event::SmEvent;
-pub use extension::{SmIpcHandle, SmIpcV1, SmMemEvent, SmMemEventV1};
+pub use extension::{SmIpcHandle, SmIpcV1, SmMemEvent, SmMemEventV1, SmRdmaCaps, SmRdmaV1};
 pub use header::{SM_ABI_MAJOR, SM_ABI_MINOR, SmHdr, SmStr};
 pub use host::SmHostApi;
 pub use memory::SmPtrAttr;

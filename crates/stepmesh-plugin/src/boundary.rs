@@ -65,9 +65,9 @@ impl<T: Copy> Out for Value<T> {
     }
 }
 
-/// Two out pointers.
-impl<A: Copy, B: Copy> Out for (Value<A>, Value<B>) {
-    type Value = (A, B);
+/// Several out pointers.
+impl<A: Out, B: Out> Out for (A, B) {
+    type Value = (A::Value, B::Value);
 
     unsafe fn check(self) -> Result<()> {
         // SAFETY: this method's contract is that of both parts.
@@ -76,7 +76,7 @@ impl<A: Copy, B: Copy> Out for (Value<A>, Value<B>) {
         unsafe { self.1.check() }
     }
 
-    unsafe fn write(self, value: (A, B)) {
+    unsafe fn write(self, value: Self::Value) {
         // SAFETY: this method's contract is that of both parts.
         unsafe { self.0.write(value.0) };
         // SAFETY: as above.

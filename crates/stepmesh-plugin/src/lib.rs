@@ -34,6 +34,7 @@ pub use error::{Error, Result};
 pub use host::{Host, LogLevel};
 pub use ipc::{Ipc, IpcExport, IpcImport};
 pub use mem_event::MemEvents;
+pub use rdma::{DmabufExport, DmabufMapping, FlushScope, Invalidation, Rdma};
 pub use request::{
     AllocKind, AllocRequest, CopyRequest, Direction, EventOptions, EventState, Extension,
     FillRequest, Health, HostFunc, Probe, Stream, WaitMode,
@@ -51,6 +52,7 @@ mod host;
 mod instance;
 mod ipc;
 mod mem_event;
+mod rdma;
 mod request;
 mod slots;
 mod table;

@@ -12,7 +12,7 @@ use expect_test::expect_file;
 use stepmesh_abi::note::{SmNoteDesc, SmNoteHeader};
 use stepmesh_abi::{
     SmBackendApi, SmDeviceInfo, SmError, SmHdr, SmHostApi, SmIpcHandle, SmIpcV1, SmMemEventV1,
-    SmOpenArgs, SmPluginInfo, SmPtrAttr, SmStr,
+    SmOpenArgs, SmPluginInfo, SmPtrAttr, SmRdmaCaps, SmRdmaV1, SmStr,
 };
 
 macro_rules! layout {
@@ -107,6 +107,10 @@ fn layout() -> String {
     layout!(out, SmIpcHandle, hdr kind fd offset len flags pad0 bytes);
     layout!(out, SmIpcV1, hdr export_memory import_memory close_import);
     layout!(out, SmMemEventV1, hdr create destroy arm poll_addr query);
+    layout!(out, SmRdmaCaps, hdr mappings memory_kinds flush_scopes write_ordering
+        dmabuf_granularity flags pad0);
+    layout!(out, SmRdmaV1, hdr dmabuf_export dmabuf_close rdma_caps flush_rdma_writes
+        set_sync_memops set_invalidate_callback);
     layout!(out, SmNoteHeader, name_len desc_len note_type owner);
     layout!(out, SmNoteDesc, struct_size abi_major abi_min_minor abi_max_minor exported_symbols kind
         pointer_width panic_strategy sanitizer flags priority plugin_name_len aliases_len
@@ -178,6 +182,8 @@ fn every_struct_is_a_multiple_of_eight_bytes() {
         size_of::<SmIpcHandle>(),
         size_of::<SmIpcV1>(),
         size_of::<SmMemEventV1>(),
+        size_of::<SmRdmaCaps>(),
+        size_of::<SmRdmaV1>(),
         size_of::<SmHostApi>(),
         size_of::<SmBackendApi>(),
     ];
