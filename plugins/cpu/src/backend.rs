@@ -10,18 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use stepmesh_plugin::abi::extension::{SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1};
+use stepmesh_plugin::abi::extension::{
+    SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
+};
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_CPU, SM_NOTE_THREADS};
-use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr};
+use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr, SmRdmaCaps};
 use stepmesh_plugin::software::{Event, MemEvent, Streams, copy};
 use stepmesh_plugin::{
-    AllocRequest, Backend, CopyRequest, Error, EventOptions, EventState, Extension, FillRequest,
-    Health, Host, HostFunc, Ipc, IpcExport, IpcImport, MemEvents, Optional, Probe, Result, Stream,
-    WaitMode,
+    AllocRequest, Backend, CopyRequest, DmabufExport, DmabufMapping, Error, EventOptions,
+    EventState, Extension, FillRequest, FlushScope, Health, Host, HostFunc, Invalidation, Ipc,
+    IpcExport, IpcImport, MemEvents, Optional, Probe, Rdma, Result, Stream, WaitMode,
 };
 
 use crate::buffer::Memory;
-use crate::device::{CAPABILITIES, Topology};
+use crate::device::{CAPABILITIES, RDMA_CAPS, Topology};
 use crate::engine::Processor;
 
 /// An instance of the cpu backend.
@@ -205,6 +207,7 @@ impl Backend for Cpu {
         match name {
             SM_EXTENSION_IPC_V1 => Some(Extension::ipc::<Self>()),
             SM_EXTENSION_MEMEVENT_V1 => Some(Extension::mem_event::<Self>()),
+            SM_EXTENSION_RDMA_V1 => Some(Extension::rdma::<Self>()),
             _ => None,
         }
     }
@@ -250,6 +253,43 @@ impl MemEvents for Cpu {
 
     fn mem_event_query(&self, event: &MemEvent, seq: u64) -> Result<bool> {
         event.query(seq)
+    }
+}
+
+impl Rdma for Cpu {
+    fn dmabuf_export(
+        &self,
+        _device: u32,
+        ptr: u64,
+        len_bytes: u64,
+        _mapping: DmabufMapping,
+    ) -> Result<DmabufExport> {
+        Err(Error::unimplemented(format!(
+            "the cpu backend exports no dma-buf: its memory is the host's, so register the \
+             {len_bytes} bytes at {ptr:#x} themselves (ibv_reg_mr)"
+        )))
+    }
+
+    fn rdma_caps(&self, _device: u32) -> Result<SmRdmaCaps> {
+        Ok(RDMA_CAPS)
+    }
+
+    fn flush_rdma_writes(&self, _device: u32, _scope: FlushScope) -> Result<()> {
+        // What an adapter wrote is in the host's memory, which is coherent.
+        Ok(())
+    }
+
+    fn set_sync_memops(&self, ptr: u64) -> Result<()> {
+        // Synchronous copies are the processor's own, and over when they return.
+        if self.memory.attributes(ptr).alloc_id == 0 {
+            let message = format!("{ptr:#x} is in no allocation");
+            return Err(Error::invalid_argument(message));
+        }
+        Ok(())
+    }
+
+    fn invalidation(&self) -> &Invalidation {
+        self.memory.invalidation()
     }
 }
 

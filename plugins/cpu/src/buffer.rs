@@ -19,7 +19,9 @@ use stepmesh_plugin::software::{
     FreeRanges, Mapping, OsContext as _, file_len, memory_file, page_len, seal_size, to_addr,
     to_u64,
 };
-use stepmesh_plugin::{AllocKind, AllocRequest, Error, Host, IpcExport, LogLevel, Result};
+use stepmesh_plugin::{
+    AllocKind, AllocRequest, Error, Host, Invalidation, IpcExport, LogLevel, Result,
+};
 
 use crate::device::Topology;
 use crate::sys;
@@ -32,6 +34,7 @@ pub(crate) struct Memory {
     dir: Option<PathBuf>,
     tables: RwLock<Tables>,
     lock_failure_logged: AtomicBool,
+    invalidation: Invalidation,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +96,13 @@ impl Memory {
             dir,
             tables: RwLock::default(),
             lock_failure_logged: AtomicBool::new(false),
+            invalidation: Invalidation::default(),
         }
+    }
+
+    /// Who is told of memory that ends.
+    pub(crate) fn invalidation(&self) -> &Invalidation {
+        &self.invalidation
     }
 
     pub(crate) fn alloc(&self, device: u32, request: &AllocRequest) -> Result<u64> {
@@ -168,10 +177,13 @@ impl Memory {
             return not_allocated("it was imported or registered, not allocated");
         }
         let block = tables.blocks.remove(&ptr);
-        let emptied = block
-            .as_ref()
-            .and_then(|block| tables.give_small(&block.backing));
         drop(tables);
+        let Some(block) = block else {
+            return Ok(());
+        };
+        // Before anyone can get the range again.
+        self.invalidation.notify(block.alloc_id);
+        let emptied = self.write().give_small(&block.backing);
         // Unmapping takes its time; no one need wait for it.
         drop((block, emptied));
         Ok(())
@@ -236,7 +248,10 @@ impl Memory {
         if block.flags & SM_PTR_LOCKED != 0 {
             sys::unlock_range(to_addr(ptr), to_addr(block.len_bytes));
         }
+        let alloc_id = block.alloc_id;
         tables.blocks.remove(&ptr);
+        drop(tables);
+        self.invalidation.notify(alloc_id);
         Ok(())
     }
 
@@ -319,6 +334,9 @@ impl Memory {
         }
         let block = tables.blocks.remove(&ptr);
         drop(tables);
+        if let Some(block) = &block {
+            self.invalidation.notify(block.alloc_id);
+        }
         // Unmapping takes its time; no one need wait for it.
         drop(block);
         Ok(())

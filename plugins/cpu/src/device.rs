@@ -4,12 +4,14 @@
 
 use std::path::{Path, PathBuf};
 
-use stepmesh_plugin::abi::SmDeviceInfo;
 use stepmesh_plugin::abi::device::{
-    SM_CAP_CONCURRENT_CONTEXTS, SM_CAP_FORK_SAFE_PROBE, SM_CAP_HOST_FUNC, SM_CAP_IPC,
-    SM_CAP_MAPPED_HOST, SM_CAP_MEMEVENT, SM_CAP_PEER_ACCESS, SM_CAP_PINNED_HOST, SM_CAP_TIMING,
-    SM_CAP_UVA, SM_DLPACK_CPU, SM_RDMA_ORDERING_ALL_DEVICES,
+    SM_CAP_CONCURRENT_CONTEXTS, SM_CAP_FLUSH_RDMA, SM_CAP_FORK_SAFE_PROBE, SM_CAP_HOST_FUNC,
+    SM_CAP_IPC, SM_CAP_MAPPED_HOST, SM_CAP_MEMEVENT, SM_CAP_PEER_ACCESS, SM_CAP_PEERMEM,
+    SM_CAP_PINNED_HOST, SM_CAP_SYNC_MEMOPS, SM_CAP_TIMING, SM_CAP_UVA, SM_DLPACK_CPU,
+    SM_RDMA_ORDERING_ALL_DEVICES,
 };
+use stepmesh_plugin::abi::extension::{SM_RDMA_FLUSH_ALL_DEVICES, SM_RDMA_FLUSH_OWNER};
+use stepmesh_plugin::abi::{SmDeviceInfo, SmRdmaCaps};
 use stepmesh_plugin::software::{page_len, to_u64};
 use stepmesh_plugin::text_field;
 
@@ -150,6 +152,13 @@ impl Topology {
     }
 }
 
+/// What every device of this backend offers to network adapters beyond plain registration.
+pub(crate) const RDMA_CAPS: SmRdmaCaps = SmRdmaCaps {
+    flush_scopes: 1 << SM_RDMA_FLUSH_OWNER | 1 << SM_RDMA_FLUSH_ALL_DEVICES,
+    write_ordering: SM_RDMA_ORDERING_ALL_DEVICES,
+    ..SmRdmaCaps::new()
+};
+
 /// What every device of this backend can do.
 pub(crate) const CAPABILITIES: u64 = SM_CAP_PINNED_HOST
     | SM_CAP_MAPPED_HOST
@@ -159,6 +168,10 @@ pub(crate) const CAPABILITIES: u64 = SM_CAP_PINNED_HOST
     | SM_CAP_TIMING
     | SM_CAP_HOST_FUNC
     | SM_CAP_MEMEVENT
+    // Device addresses are the host's own, which any NIC registers as they are.
+    | SM_CAP_PEERMEM
+    | SM_CAP_SYNC_MEMOPS
+    | SM_CAP_FLUSH_RDMA
     | SM_CAP_CONCURRENT_CONTEXTS
     | SM_CAP_FORK_SAFE_PROBE;
 

@@ -11,6 +11,8 @@
 //! - With the configuration key `shm.dir` the files lie in that directory, unlinked.
 //! - Small allocations share a file; one made with `SM_ALLOC_SHAREABLE` has its own, so that its
 //!   descriptor gives away nothing else.
+//! - A network adapter registers this memory by its address, as any of the host's, so there is no
+//!   dma-buf to export; nothing need be flushed.
 //! - Streams and events are those of the kit's `software` module: threads, one a stream.
 //!
 //! # Threads

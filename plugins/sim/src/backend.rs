@@ -10,14 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use stepmesh_plugin::abi::extension::{SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1};
+use stepmesh_plugin::abi::device::SM_CAP_DMABUF_DEFAULT;
+use stepmesh_plugin::abi::extension::{
+    SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
+};
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_ACCELERATOR, SM_NOTE_THREADS};
-use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr};
+use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr, SmRdmaCaps};
 use stepmesh_plugin::software::{self, OrderedStream, Streams};
 use stepmesh_plugin::{
-    AllocRequest, Backend, CopyRequest, Error, EventOptions, EventState, Extension, FillRequest,
-    Health, Host, HostFunc, Ipc, IpcExport, IpcImport, MemEvents, Optional, Probe, Result, Stream,
-    WaitMode,
+    AllocRequest, Backend, CopyRequest, DmabufExport, DmabufMapping, Error, EventOptions,
+    EventState, Extension, FillRequest, FlushScope, Health, Host, HostFunc, Invalidation, Ipc,
+    IpcExport, IpcImport, MemEvents, Optional, Probe, Rdma, Result, Stream, WaitMode,
 };
 
 use crate::device::{self, CAPABILITIES, Event, MemEvent};
@@ -102,7 +105,12 @@ impl Backend for Sim {
     }
 
     fn device_info(&self, device: u32) -> Result<SmDeviceInfo> {
-        Ok(device::info(device, self.options.memory_len_bytes))
+        let has_dmabufs = self.memory.dmabufs.is_there();
+        Ok(device::info(
+            device,
+            self.options.memory_len_bytes,
+            has_dmabufs,
+        ))
     }
 
     fn mem_info(&self, device: u32) -> Result<(u64, u64)> {
@@ -111,7 +119,11 @@ impl Backend for Sim {
     }
 
     fn capabilities(&self, _device: u32) -> Result<u64> {
-        Ok(CAPABILITIES)
+        Ok(if self.memory.dmabufs.is_there() {
+            CAPABILITIES | SM_CAP_DMABUF_DEFAULT
+        } else {
+            CAPABILITIES
+        })
     }
 
     fn set_current_device(&self, device: u32) -> Result<()> {
@@ -266,6 +278,7 @@ impl Backend for Sim {
         match name {
             SM_EXTENSION_IPC_V1 => Some(Extension::ipc::<Self>()),
             SM_EXTENSION_MEMEVENT_V1 => Some(Extension::mem_event::<Self>()),
+            SM_EXTENSION_RDMA_V1 => Some(Extension::rdma::<Self>()),
             _ => None,
         }
     }
@@ -322,6 +335,46 @@ impl MemEvents for Sim {
     fn mem_event_query(&self, event: &MemEvent, seq: u64) -> Result<bool> {
         self.faults.check(event.device)?;
         event.event.query(seq)
+    }
+}
+
+impl Rdma for Sim {
+    fn dmabuf_export(
+        &self,
+        device: u32,
+        ptr: u64,
+        len_bytes: u64,
+        mapping: DmabufMapping,
+    ) -> Result<DmabufExport> {
+        self.faults.check(device)?;
+        if mapping != DmabufMapping::Default {
+            return Err(Error::unimplemented(
+                "a simulated device is on no PCIe bus; ask for the default mapping",
+            ));
+        }
+        self.memory.export_dmabuf(device, ptr, len_bytes)
+    }
+
+    fn rdma_caps(&self, _device: u32) -> Result<SmRdmaCaps> {
+        Ok(device::rdma_caps(self.memory.dmabufs.is_there()))
+    }
+
+    fn flush_rdma_writes(&self, device: u32, _scope: FlushScope) -> Result<()> {
+        // What an adapter wrote is in the host's memory, which is coherent.
+        self.faults.check(device)
+    }
+
+    fn set_sync_memops(&self, ptr: u64) -> Result<()> {
+        // Synchronous copies are the processor's own, and over when they return.
+        if self.memory.attributes(ptr).alloc_id == 0 {
+            let message = format!("{ptr:#x} is in no allocation");
+            return Err(Error::invalid_argument(message));
+        }
+        Ok(())
+    }
+
+    fn invalidation(&self) -> &Invalidation {
+        &self.memory.invalidation
     }
 }
 

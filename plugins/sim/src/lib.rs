@@ -12,6 +12,9 @@
 //! - Copies are checked more strictly than a real device could: each range must lie within one live
 //!   allocation, and the direction and the devices must be what the addresses say.
 //! - Pinned memory is ordinary host memory in a file of its own, which other processes can map.
+//! - For network adapters, memory is exported as a dma-buf by `/dev/udmabuf`, if the process may open
+//!   that; if not, an export says so, and the capability is not set. There is no other mapping than
+//!   the default one, and nothing to flush.
 //! - Faults come by the count of operations or by time, see [`Faults`](#faults).
 //!
 //! # Options
@@ -43,13 +46,14 @@
 //! Everything may be called from any thread. A stream starts its thread with its first work.
 //!
 //! # What it does not do
-//! Device memory cannot be exported to other processes. There is no managed memory and no
+//! Device memory cannot be exported to other processes, but as a dma-buf. There is no managed memory and no
 //! stream-ordered allocation. No alias and no default selection ever finds this backend: its kind is
 //! no GPU, and it must be named.
 #![deny(unsafe_code)]
 
 mod backend;
 mod device;
+mod dmabuf;
 mod engine;
 mod faults;
 mod memory;

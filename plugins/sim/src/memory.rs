@@ -19,8 +19,11 @@ use stepmesh_plugin::software::{
     to_addr, to_u64,
 };
 use stepmesh_plugin::{
-    AllocKind, AllocRequest, CopyRequest, Direction, Error, FillRequest, IpcExport, Result,
+    AllocKind, AllocRequest, CopyRequest, Direction, DmabufExport, Error, FillRequest,
+    Invalidation, IpcExport, Result,
 };
+
+use crate::dmabuf::Driver;
 
 /// All memory of an instance.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(crate) struct Memory {
     devices: Vec<DeviceMemory>,
     // By first address. Ranges do not overlap.
     blocks: RwLock<BTreeMap<u64, Block>>,
+    pub(crate) dmabufs: Driver,
+    pub(crate) invalidation: Invalidation,
 }
 
 /// The memory of a device.
@@ -97,6 +102,8 @@ impl Memory {
         Ok(Self {
             devices: devices.collect::<Result<_>>()?,
             blocks: RwLock::default(),
+            dmabufs: Driver::open(),
+            invalidation: Invalidation::default(),
         })
     }
 
@@ -166,7 +173,11 @@ impl Memory {
         }
         let block = blocks.remove(&ptr);
         drop(blocks);
-        if let Some(Backing::Device { offset, len_bytes }) = block.map(|block| block.backing) {
+        let Some(block) = block else {
+            return Ok(());
+        };
+        self.invalidation.notify(block.alloc_id);
+        if let Backing::Device { offset, len_bytes } = block.backing {
             self.device(device)?.give(offset, len_bytes);
         }
         Ok(())
@@ -242,6 +253,35 @@ impl Memory {
             len_bytes,
             mappable: true,
         })
+    }
+
+    /// Exports device or pinned memory as a dma-buf.
+    pub(crate) fn export_dmabuf(
+        &self,
+        device: u32,
+        ptr: u64,
+        len_bytes: u64,
+    ) -> Result<DmabufExport> {
+        let refuse = |what: &str| {
+            format!("cannot export {len_bytes} bytes at {ptr:#x} of device {device}: {what}")
+        };
+        let blocks = self.read();
+        let (base, block) = find(&blocks, ptr, len_bytes)
+            .ok_or_else(|| Error::invalid_argument(refuse("not in one allocation")))?;
+        let (file, offset) = match &block.backing {
+            Backing::Registered | Backing::Imported { .. } => {
+                return Err(Error::unimplemented(refuse("not allocated here")));
+            }
+            _ if block.device != Some(device) => {
+                return Err(Error::invalid_argument(refuse("another device's")));
+            }
+            Backing::Device { offset, .. } => (&self.device(device)?.file, to_u64(*offset)),
+            Backing::Pinned { file, .. } => (file, 0),
+        };
+        // Both kinds start at a page and have whole pages, so those of a part are not another's.
+        let page_len = to_u64(page_len());
+        self.dmabufs
+            .export(file, offset + (ptr - base), len_bytes, page_len)
     }
 
     /// Maps memory that another process exported: pinned, and so here.
@@ -417,8 +457,9 @@ impl Memory {
     fn remove(&self, ptr: u64, is_it: impl Fn(&Backing) -> bool) -> Option<()> {
         let mut blocks = self.write();
         blocks.get(&ptr).filter(|block| is_it(&block.backing))?;
-        let block = blocks.remove(&ptr);
+        let block = blocks.remove(&ptr)?;
         drop(blocks);
+        self.invalidation.notify(block.alloc_id);
         // Unmapping takes its time; no one need wait for it.
         drop(block);
         Some(())

@@ -108,6 +108,7 @@ plugins/cpu/src/engine.rs                       touches memory that submitters v
 plugins/cpu/src/sys.rs                          tells the kernel about memory
 plugins/cpu/tests/                              calls the table as a C host does
 plugins/sim/src/backend.rs                      the trait's methods whose caller vouches for addresses
+plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
 plugins/sim/src/engine.rs                       touches memory that submitters vouched for
 plugins/sim/src/memory.rs                       copies between the host and the alias of a device
 plugins/sim/tests/                              calls the table as a C host does

@@ -6,5 +6,6 @@ mod library;
 mod lifecycle;
 mod mem_event;
 mod memory;
+mod rdma;
 mod stream;
 mod support;
