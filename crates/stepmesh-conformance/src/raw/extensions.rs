@@ -25,6 +25,7 @@ macro_rules! call {
         error.judge(stringify!($slot), status).result
     }};
 }
+pub(super) use call;
 
 /// `stepmesh.memevent.v1` of an instance.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +151,7 @@ impl<'a> Ipc<'a> {
 }
 
 /// As much of an extension's table as both sides know, over one in which all is missing.
-fn copy_table<T: Copy>(session: &Session, name: &str, missing: T) -> Result<T, Failure> {
+pub(super) fn copy_table<T: Copy>(session: &Session, name: &str, missing: T) -> Result<T, Failure> {
     let extension = session.extension(name, 1)?;
     let hdr = extension.header();
     let mut table = missing;

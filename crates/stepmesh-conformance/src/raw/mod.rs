@@ -13,5 +13,6 @@ pub(crate) mod host;
 pub(crate) mod memory;
 pub(crate) mod plugin;
 pub(crate) mod progress;
+pub(crate) mod rdma;
 pub(crate) mod session;
 pub(crate) mod system;

@@ -135,6 +135,8 @@ static int32_t sp_capabilities(SmBackend *s, uint32_t dev, uint64_t *bits, SmErr
     return status;
   if (is("claims_rdma"))
     *bits |= SM_CAP_DMABUF_DEFAULT;
+  if (is("rdma_takes_any_scope"))
+    *bits |= SM_CAP_FLUSH_RDMA;
   if (is("claims_mem_events"))
     *bits |= SM_CAP_MEMEVENT;
   if (is("pinned_is_not_there"))
@@ -453,16 +455,76 @@ static int32_t ipc_export(SmBackend *s, uint32_t dev, uint64_t ptr, uint64_t siz
   return SM_OK;
 }
 
+static int32_t rd_export(SmBackend *s, uint32_t dev, uint64_t ptr, uint64_t size, uint32_t mapping,
+                         int32_t *fd, uint64_t *offset, uint64_t *len, SmError *err)
+{
+  (void)ptr;
+  TRY(admit(s, OPEN, err));
+  TRY(check_device(dev, err));
+  if (mapping > SM_DMABUF_PCIE)
+    return invalid(err, "no such mapping", mapping);
+  if (!is("rdma_takes_any_mapping"))
+    return fail(err, SM_UNIMPLEMENTED, 0, 0, "register the address itself");
+  *fd = dup(1);
+  *offset = 0;
+  *len = size;
+  return SM_OK;
+}
+
+static int32_t rd_close(SmBackend *s, int32_t fd, SmError *err)
+{
+  TRY(admit(s, ENDING, err));
+  return close(fd) == 0 ? SM_OK : invalid(err, "not open", (uint64_t)fd);
+}
+
+static int32_t rd_caps(SmBackend *s, uint32_t dev, SmRdmaCaps *out, SmError *err)
+{
+  TRY(admit(s, OPEN, err));
+  TRY(check_device(dev, err));
+  if (out->hdr.struct_size < sizeof *out)
+    return invalid(err, "a struct of another version", out->hdr.struct_size);
+  out->flush_scopes = 1u << SM_RDMA_FLUSH_OWNER;
+  return SM_OK;
+}
+
+static int32_t rd_flush(SmBackend *s, uint32_t dev, uint32_t scope, SmError *err)
+{
+  TRY(admit(s, OPEN, err));
+  TRY(check_device(dev, err));
+  if (scope == SM_RDMA_FLUSH_ALL_DEVICES)
+    return fail(err, SM_UNIMPLEMENTED, 0, 0, "there is one device");
+  return SM_OK;
+}
+
+static int32_t rd_sync_memops(SmBackend *s, uint64_t ptr, SmError *err)
+{
+  (void)ptr;
+  TRY(admit(s, OPEN, err));
+  return fail(err, SM_UNIMPLEMENTED, 0, 0, "copies are synchronous as they are");
+}
+
+static int32_t rd_invalidate(SmBackend *s, void (*func)(void *, uint64_t), void *ctx, SmError *err)
+{
+  (void)func, (void)ctx;
+  return admit(s, OPEN, err);
+}
+
+static int has_rdma(void) { return is("rdma_takes_any_mapping") || is("rdma_takes_any_scope")
+                                   || is("invalidation_never_comes"); }
+
 static int32_t sp_get_extension(SmBackend *s, const char *id, uint32_t id_len, uint32_t min_version,
                                 const void **table, uint32_t *version, SmError *err)
 {
   static const char text[] = "no header at all, but text";
   static const SmMemEventV1 mem_events = { SM_HDR(SmMemEventV1), me_create, me_destroy, me_arm,
                                            me_poll_addr, me_query };
+  static const SmRdmaV1 rdma = { SM_HDR(SmRdmaV1), rd_export, rd_close, rd_caps, rd_flush,
+                                 rd_sync_memops, rd_invalidate };
   static const SmIpcV1 ipc = { SM_HDR(SmIpcV1), ipc_export, NULL, NULL };
   TRY(admit(s, OPEN, err));
   (void)id, (void)id_len, (void)min_version;
   *table = is("mem_event_comes_early") ? (const void *)&mem_events
+           : has_rdma() ? (const void *)&rdma
            : is("ipc_descriptor_is_inherited") ? (const void *)&ipc : text + 1;
   *version = 1;
   return SM_OK;
@@ -538,7 +600,7 @@ static void fill(SmBackendApi *t)
   if (is("last_error_is_shared"))
     t->last_error = sp_last_error;
   if (is("extension_without_header") || is("mem_event_comes_early")
-      || is("ipc_descriptor_is_inherited"))
+      || is("ipc_descriptor_is_inherited") || has_rdma())
     t->get_extension = sp_get_extension;
   if (is("table_has_an_odd_size"))
     t->hdr.struct_size += 4;

@@ -221,6 +221,17 @@ const WRONG: &[Wrong] = &[
     ),
     ("few_events", "S12", "no more than 500"),
     ("claims_rdma", "R1", "the capability bit is set"),
+    (
+        "rdma_takes_any_mapping",
+        "R5",
+        "the PCIe mapping, whose bit is not set: succeeded",
+    ),
+    ("rdma_takes_any_scope", "R8", "flush scope 0: succeeded"),
+    (
+        "invalidation_never_comes",
+        "R9",
+        "the callback was called 0 times",
+    ),
     ("claims_mem_events", "ME1", "the capability bit is set"),
     (
         "extension_without_header",
