@@ -83,14 +83,27 @@ impl Link {
         self.last_heard_ns = now_ns;
     }
 
-    /// For how long the peer has been silent.
-    pub(crate) fn silent_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.last_heard_ns)
-    }
-
-    /// For how long this side has been silent.
-    pub(crate) fn idle_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.last_sent_ns)
+    /// Does what is due by the clock: says that this side is alive. Returns why the peer counts as
+    /// dead, if it has been silent for too long.
+    pub(crate) fn keep_alive(
+        &mut self,
+        fabrics: &mut Fabrics,
+        message: &mut MessageBuf,
+        heartbeat_ns: u64,
+        peer_dead_ns: u64,
+        now_ns: u64,
+    ) -> Option<String> {
+        self.peer?;
+        if now_ns.saturating_sub(self.last_heard_ns) > peer_dead_ns {
+            let silent_ms = peer_dead_ns / 1_000_000;
+            return Some(format!("silent for {silent_ms} ms (timeouts.peer_dead_ms)"));
+        }
+        if now_ns.saturating_sub(self.last_sent_ns) >= heartbeat_ns {
+            // A full queue carries news enough.
+            self.post(fabrics, &[], message.heartbeat(), TOKEN_NONE, now_ns)
+                .ok();
+        }
+        None
     }
 
     /// Posts a chain to the peer.
@@ -131,21 +144,13 @@ impl Link {
         now_ns: u64,
     ) -> Result<(), Arc<str>> {
         let mut posted = 0;
-        while let (Some(setup), true) = (self.outbox.get(posted), self.peer.is_some()) {
-            let bytes = message.setup(setup).map_err(|error| error.to_string())?;
-            // The queue borrows `self`; the bytes are in the buffer by now.
-            let result = match self.peer {
-                Some(peer) => fabrics.post(
-                    peer,
-                    &Chain {
-                        writes: &[],
-                        message: bytes,
-                        token: TOKEN_NONE,
-                    },
-                ),
-                None => break,
+        while let (Some(setup), Some(peer)) = (self.outbox.get(posted), self.peer) {
+            let chain = Chain {
+                writes: &[],
+                message: message.setup(setup).map_err(|error| error.to_string())?,
+                token: TOKEN_NONE,
             };
-            match result {
+            match fabrics.post(peer, &chain) {
                 Ok(_) => posted += 1,
                 Err(PostError::Full) => break,
                 Err(PostError::Failed(error)) => return Err(error.to_string().into()),

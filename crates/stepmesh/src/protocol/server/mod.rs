@@ -207,22 +207,15 @@ impl ServerMachine {
             let Some(worker) = self.workers.get_mut(index) else {
                 continue;
             };
-            if !worker.link.is_up() {
-                continue;
-            }
-            if worker.link.silent_ns(self.now_ns) > self.limits.peer_dead_ns {
-                let reason = format!(
-                    "silent for {} ms (timeouts.peer_dead_ms)",
-                    self.limits.peer_dead_ns / 1_000_000
-                );
+            let dead = worker.link.keep_alive(
+                fabrics,
+                &mut self.message,
+                self.limits.heartbeat_ns,
+                self.limits.peer_dead_ns,
+                self.now_ns,
+            );
+            if let Some(reason) = dead {
                 self.lose(fabrics, index, &reason);
-            } else if worker.link.idle_ns(self.now_ns) >= self.limits.heartbeat_ns {
-                // A full queue carries news enough.
-                let heartbeat = self.message.heartbeat();
-                worker
-                    .link
-                    .post(fabrics, &[], heartbeat, 0, self.now_ns)
-                    .ok();
             }
         }
         self.dirty = true;

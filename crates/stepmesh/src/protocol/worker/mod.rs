@@ -216,24 +216,19 @@ impl WorkerMachine {
     /// milliseconds is enough.
     pub(crate) fn tick(&mut self, fabrics: &mut Fabrics) {
         self.now_ns = self.clock.now_ns();
-        let now_ns = self.now_ns;
         for index in 0..self.servers.len() {
             let Some(server) = self.servers.get_mut(index) else {
                 continue;
             };
-            if !server.link.is_up() {
-                continue;
-            }
-            if server.link.silent_ns(now_ns) > self.limits.peer_dead_ns {
-                let reason = format!(
-                    "silent for {} ms (timeouts.peer_dead_ms)",
-                    self.limits.peer_dead_ns / 1_000_000
-                );
+            let dead = server.link.keep_alive(
+                fabrics,
+                &mut self.message,
+                self.limits.heartbeat_ns,
+                self.limits.peer_dead_ns,
+                self.now_ns,
+            );
+            if let Some(reason) = dead {
                 self.lose(fabrics, index, &reason);
-            } else if server.link.idle_ns(now_ns) >= self.limits.heartbeat_ns {
-                // A full queue carries news enough.
-                let heartbeat = self.message.heartbeat();
-                server.link.post(fabrics, &[], heartbeat, 0, now_ns).ok();
             }
         }
         // A request may wait for an event, which nobody announces.
