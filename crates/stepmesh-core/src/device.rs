@@ -11,7 +11,7 @@ use stepmesh_abi::memory::{
 use stepmesh_abi::{SmDeviceInfo, SmPtrAttr};
 
 use crate::{
-    AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, MemEvent, Stream,
+    AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, MemEvent, Rdma, Stream,
 };
 
 /// A device of an open backend. Clones are cheap; each keeps the backend open.
@@ -257,6 +257,12 @@ impl Device {
     /// `Unsupported` when the backend has no `stepmesh.memevent.v1`; `Backend`, `BadAnswer`.
     pub fn create_mem_event(&self) -> Result<MemEvent, Error> {
         MemEvent::new(self.clone())
+    }
+
+    /// What it offers to network adapters; `None` when the backend has no `stepmesh.rdma.v1`.
+    #[must_use]
+    pub fn rdma(&self) -> Option<Rdma> {
+        Rdma::of(self)
     }
 
     /// What the backend knows about an address; interior addresses resolve to their allocation.

@@ -10,10 +10,12 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use stepmesh_abi::error::{SM_DEADLINE_EXCEEDED, SM_ERROR_FIXED_LEN, SM_NOT_FOUND, SM_OK};
-use stepmesh_abi::extension::{SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_IPC_FD};
+use stepmesh_abi::extension::{
+    SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1, SM_IPC_FD,
+};
 use stepmesh_abi::{
     SmBackend, SmDeviceInfo, SmError, SmEvent, SmHdr, SmIpcHandle, SmIpcV1, SmMemEventV1,
-    SmOpenArgs, SmPtrAttr,
+    SmOpenArgs, SmPtrAttr, SmRdmaV1,
 };
 
 use crate::config::TransportConfig;
@@ -22,7 +24,7 @@ use crate::event::WaitMode;
 use crate::loader::Plugin;
 use crate::status::Failure;
 use crate::table::Table;
-use crate::{Error, Reason, cleanup, host, mem_event};
+use crate::{Error, Reason, cleanup, host, mem_event, rdma};
 
 /// An open backend. Closed when the last handle to it goes.
 #[derive(Debug)]
@@ -32,6 +34,9 @@ pub(crate) struct Instance {
     devices: Vec<DeviceInfo>,
     ipc: Option<SmIpcV1>,
     mem_event: Option<mem_event::Functions>,
+    rdma: Option<rdma::Functions>,
+    /// Boxed: the plugin holds its address.
+    watchers: Box<rdma::Watchers>,
     /// What `transport.mem_sync` said when it was opened.
     is_mem_synced: bool,
 }
@@ -96,6 +101,8 @@ impl Instance {
             devices: Vec::new(),
             ipc: None,
             mem_event: None,
+            rdma: None,
+            watchers: Box::default(),
             is_mem_synced: host::setting("transport.mem_sync").map_or_else(
                 || TransportConfig::default().mem_sync,
                 |text| text == "true",
@@ -112,6 +119,10 @@ impl Instance {
             .read_extension(SM_EXTENSION_MEMEVENT_V1)
             .map_err(failed)?
             .and_then(|table| mem_event::Functions::of(&table));
+        instance.rdma = instance
+            .read_extension(SM_EXTENSION_RDMA_V1)
+            .map_err(failed)?
+            .and_then(|table| rdma::Functions::of(&table));
         let instance = Arc::new(instance);
         let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
         open.insert(handle.addr(), Arc::downgrade(&instance));
@@ -584,6 +595,16 @@ impl Instance {
         self.mem_event
     }
 
+    /// The functions for network adapters, if the plugin has them.
+    pub(crate) fn rdma_functions(&self) -> Option<rdma::Functions> {
+        self.rdma
+    }
+
+    /// Those who are told when memory ends.
+    pub(crate) fn watchers(&self) -> &rdma::Watchers {
+        &self.watchers
+    }
+
     /// Whether events are to be waited for through memory where the backend can do that.
     pub(crate) fn is_mem_synced(&self) -> bool {
         self.is_mem_synced && self.mem_event.is_some()
@@ -650,6 +671,8 @@ unsafe trait Extension: std::marker::Copy {}
 unsafe impl Extension for SmIpcV1 {}
 // SAFETY: a header and optional functions.
 unsafe impl Extension for SmMemEventV1 {}
+// SAFETY: a header and optional functions.
+unsafe impl Extension for SmRdmaV1 {}
 
 /// The numbers at the start of an `SmError`.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -16,7 +16,71 @@ pub struct Memory {
     len_bytes: u64,
     host_accessible: bool,
     mappable: Option<MappableFd>,
+    allocation: Option<Arc<Allocation>>,
     keep_alive: Arc<dyn Any + Send + Sync>,
+}
+
+/// What a backend knows about the allocation that a range lies in: what a network adapter needs
+/// besides the address.
+#[derive(Debug)]
+pub struct Allocation {
+    /// First address.
+    pub base: u64,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Its name: never given out twice in this process, so that a registration can be cached by it
+    /// though addresses are used again. 0: it has none.
+    pub id: u64,
+    /// What kind of memory it is.
+    pub kind: MemoryKind,
+    /// PCI address of the device that it belongs to, `0000:3b:00.0`.
+    pub pci_address: Option<String>,
+    /// NUMA node of that device.
+    pub numa_node: Option<u32>,
+    /// Makes dma-bufs of it, if the backend can.
+    pub dmabuf: Option<Box<dyn ExportDmabuf>>,
+}
+
+/// Kinds of memory that adapters reach in different ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// The host's, pinned or not.
+    Host,
+    /// A device's.
+    Device,
+    /// It migrates between host and device, so that no adapter may hold on to its pages.
+    Managed,
+}
+
+/// Makes dma-bufs of an allocation.
+pub trait ExportDmabuf: fmt::Debug + Send + Sync {
+    /// A dma-buf that covers `len_bytes` at `offset` of the allocation's range.
+    ///
+    /// # Errors
+    /// Why there is none, in the backend's words.
+    fn export(&self, offset: u64, len_bytes: u64, mapping: DmabufMapping)
+    -> Result<Dmabuf, String>;
+}
+
+/// Which way an adapter is to reach a dma-buf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DmabufMapping {
+    /// As the driver likes.
+    Default,
+    /// Through the device's PCIe window; the importer must be told.
+    Pcie,
+}
+
+/// A dma-buf; dropping it closes it, which is for after the last registration made from it.
+pub struct Dmabuf {
+    /// The descriptor.
+    pub fd: Box<dyn AsFd + Send + Sync>,
+    /// Where in it the range starts, in bytes.
+    pub offset: u64,
+    /// Bytes from there that may be used.
+    pub len_bytes: u64,
 }
 
 /// A descriptor (memfd, dma-buf) behind a range of memory, mappable by other processes.
@@ -50,7 +114,17 @@ impl Memory {
             len_bytes,
             host_accessible,
             mappable,
+            allocation: None,
             keep_alive,
+        }
+    }
+
+    /// The same with what the backend knows about its allocation.
+    #[must_use]
+    pub fn with_allocation(self, allocation: Allocation) -> Self {
+        Self {
+            allocation: Some(Arc::new(allocation)),
+            ..self
         }
     }
 
@@ -72,6 +146,16 @@ impl Memory {
     /// A descriptor that other processes can map, if there is one.
     pub fn mappable(&self) -> Option<&MappableFd> {
         self.mappable.as_ref()
+    }
+
+    /// What the backend knows about its allocation, if it was said.
+    pub fn allocation(&self) -> Option<&Arc<Allocation>> {
+        self.allocation.as_ref()
+    }
+
+    /// What keeps it allocated.
+    pub fn keep_alive(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.keep_alive
     }
 
     /// Whether `offset .. offset + len_bytes` lies inside.
@@ -121,7 +205,18 @@ impl fmt::Debug for Memory {
             .field("len_bytes", &self.len_bytes)
             .field("host_accessible", &self.host_accessible)
             .field("mappable", &self.mappable)
+            .field("allocation", &self.allocation)
             .field("owners", &Arc::strong_count(&self.keep_alive))
+            .finish()
+    }
+}
+
+impl fmt::Debug for Dmabuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dmabuf")
+            .field("fd", &self.fd.as_fd())
+            .field("offset", &self.offset)
+            .field("len_bytes", &self.len_bytes)
             .finish()
     }
 }

@@ -2,10 +2,10 @@
 //! address changes hands.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use stepmesh_core::Buffer;
-use stepmesh_transport::memory::{MappableFd, Memory};
+use stepmesh_core::{Buffer, DmabufMapping, MemoryKind, Rdma};
+use stepmesh_transport::memory::{self, Allocation, Dmabuf, ExportDmabuf, MappableFd, Memory};
 
 /// Describes a buffer to a fabric, which keeps it allocated from then on.
 pub(crate) fn describe(buffer: &Arc<Buffer>) -> Memory {
@@ -28,7 +28,7 @@ pub(crate) fn describe(buffer: &Arc<Buffer>) -> Memory {
     // `keep_alive` prevents; `is_host_accessible` says that the CPU reaches all of them;
     // `export_fd` describes the same bytes; and `Buffer::host_bytes` documents that the bytes of
     // a registered buffer may change.
-    unsafe {
+    let memory = unsafe {
         Memory::new(
             buffer.device_ptr(),
             buffer.len_bytes(),
@@ -36,6 +36,65 @@ pub(crate) fn describe(buffer: &Arc<Buffer>) -> Memory {
             mappable,
             keep_alive,
         )
+    };
+    memory.with_allocation(allocation(buffer))
+}
+
+/// What network adapters need to know about a buffer.
+fn allocation(buffer: &Arc<Buffer>) -> Allocation {
+    let info = buffer.device().info();
+    let kind = match buffer.kind() {
+        MemoryKind::Device if !buffer.is_host_accessible() => memory::MemoryKind::Device,
+        MemoryKind::Managed => memory::MemoryKind::Managed,
+        _ if buffer.is_host_accessible() => memory::MemoryKind::Host,
+        // Unknown memory that the host cannot touch is never taken for the host's.
+        _ => memory::MemoryKind::Device,
+    };
+    let dmabuf = buffer.device().rdma().map(|rdma| -> Box<dyn ExportDmabuf> {
+        // Weak: a registration holds its exporter, and must not keep the buffer alive by it.
+        let buffer = Arc::downgrade(buffer);
+        Box::new(Exporter { rdma, buffer })
+    });
+    Allocation {
+        base: buffer.device_ptr(),
+        len_bytes: buffer.len_bytes(),
+        id: buffer.alloc_id(),
+        kind,
+        pci_address: info.pci_bdf.clone(),
+        numa_node: info.numa_node,
+        dmabuf,
+    }
+}
+
+/// Makes dma-bufs of one buffer.
+#[derive(Debug)]
+struct Exporter {
+    rdma: Rdma,
+    buffer: Weak<Buffer>,
+}
+
+impl ExportDmabuf for Exporter {
+    fn export(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        mapping: memory::DmabufMapping,
+    ) -> Result<Dmabuf, String> {
+        let Some(buffer) = self.buffer.upgrade() else {
+            return Err("the buffer was freed".into());
+        };
+        let mapping = match mapping {
+            memory::DmabufMapping::Default => DmabufMapping::Default,
+            memory::DmabufMapping::Pcie => DmabufMapping::Pcie,
+            other => return Err(format!("the mapping {other:?} is not known")),
+        };
+        let exported = self.rdma.export(&buffer, offset, len_bytes, mapping);
+        let dmabuf = exported.map_err(|error| error.to_string())?;
+        Ok(Dmabuf {
+            offset: dmabuf.offset(),
+            len_bytes: dmabuf.len_bytes(),
+            fd: Box::new(dmabuf),
+        })
     }
 }
 
