@@ -33,18 +33,26 @@ pub(super) fn check_crate<'a>(name: &str, uses: impl Iterator<Item = &'a str>) -
 }
 
 fn allowed_for(name: &str) -> Option<&'static [&'static str]> {
-    if name.starts_with("stepmesh-backend-") {
-        return Some(&["stepmesh-plugin"]);
+    if let Some((_, to)) = ARROWS.iter().find(|(from, _)| *from == name) {
+        return Some(to);
     }
-    ARROWS
-        .iter()
-        .find(|(from, _)| *from == name)
-        .map(|(_, to)| *to)
+    name.starts_with("stepmesh-backend-")
+        .then_some(&["stepmesh-plugin"])
 }
 
 const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-abi", &[]),
     ("stepmesh-plugin", &["stepmesh-abi"]),
+    // What the backends of GPU vendors share.
+    ("stepmesh-driver", &["stepmesh-plugin"]),
+    (
+        "stepmesh-backend-cuda",
+        &["stepmesh-driver", "stepmesh-plugin"],
+    ),
+    (
+        "stepmesh-backend-rocm",
+        &["stepmesh-driver", "stepmesh-plugin"],
+    ),
     // The cpu backend is linked in as the fallback of a host without plugin files.
     ("stepmesh-core", &["stepmesh-abi", "stepmesh-backend-cpu"]),
     ("stepmesh-conformance", &["stepmesh-abi", "stepmesh-core"]),

@@ -96,6 +96,8 @@ crates/stepmesh-core/src/stream.rs              the callback of a stream
 crates/stepmesh-core/src/fake.rs                the C side of a backend for tests
 crates/stepmesh-conformance/src/raw/            calls plugins under test through their raw table
 crates/stepmesh-conformance/tests/              names the entry of a backend that is linked in
+crates/stepmesh-driver/src/driver.rs            methods whose caller vouches for addresses and handles
+crates/stepmesh-driver/src/library.rs           opens vendors' libraries and names their functions
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes

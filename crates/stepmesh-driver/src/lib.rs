@@ -1,0 +1,35 @@
+//! What the StepMesh backends of GPU vendors share: a whole backend over the calls of a driver.
+//!
+//! A plugin brings a [`Driver`]: each call of the vendor's under a neutral name, and what its numbers
+//! mean. [`Accelerator`] makes a backend of it. So a reader finds the vendor's functions in one file,
+//! `driver.rs` of the plugin, and what a backend does with them here.
+//!
+//! Choices:
+//! - A vendor's library is opened by name when it is needed and never linked, and its functions are
+//!   looked up one by one ([`functions!`]): a plugin loads on any machine, and what an old driver
+//!   lacks is `SM_UNIMPLEMENTED` where it is asked for.
+//! - A status of a driver stays a number. It is named in the message and kept as the native code.
+//! - Devices are made ready when they are first used, each for itself, and the calling thread's
+//!   current device is what it was when a call returns, also when it failed.
+//! - The table of allocations is ours: it knows what was asked for, refuses what a driver could only
+//!   get wrong, and has its own numbers. What it does not know, such as a framework's tensors, the
+//!   driver is asked about.
+//! - A fault that breaks a device's context is remembered: from then on the device is lost, every call
+//!   on it says why, and giving back and destroying succeed.
+//! - Waits poll, because drivers have waits without a bound only.
+//!
+//! # Threads
+//! Everything may be called from any thread.
+//!
+//! # What it does not do
+//! It knows no vendor. It maps no memory by itself: there is no `stepmesh.vmm.v1`, for nothing here
+//! needs addresses apart from memory.
+#![deny(unsafe_code)]
+
+pub use driver::{Absent, Capture, Driver, Exported, Facts, Kernel, PointerFacts};
+pub use failure::{Answer, Failure, Kind};
+pub use library::Library;
+
+mod driver;
+mod failure;
+mod library;
