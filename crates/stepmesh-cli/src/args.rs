@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{backends, bench, config, plugin, scheduler, server, worker};
+use crate::{backends, bench, config, doctor, plugin, scheduler, server, worker};
 
 /// Push and pull tensors between accelerators
 #[derive(Debug, Parser)]
@@ -52,6 +52,12 @@ pub(crate) enum Command {
     /// Shows the effective configuration and where each value came from
     Config(config::Options),
 
+    /// Looks at this machine and says what is missing, with the line that mends it
+    ///
+    /// Plugins, accelerators, network adapters, limits and the kernel. Needs no privilege, changes
+    /// nothing.
+    Doctor(doctor::Options),
+
     /// Shows, judges and probes backend plugins
     Plugin(plugin::Args),
 
@@ -81,6 +87,7 @@ Exit codes:
   2    the command line is wrong
   3    a peer or the scheduler was lost, did not come, or took too long
   4    an input file or the configuration is wrong
+  5    doctor found something to mend, though all works
   130  ended cleanly by SIGINT (Ctrl-C)
   143  ended cleanly by SIGTERM";
 

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     PeerLost,
     /// An input file or the configuration is wrong.
     BadInput,
+    /// All works, and something could be better.
+    Warned,
     /// A signal of this number asked for the end, and it was a clean one.
     Signal(i32),
 }
@@ -60,6 +62,7 @@ impl From<Exit> for ExitCode {
             Exit::Failed => Self::from(1),
             Exit::PeerLost => Self::from(3),
             Exit::BadInput => Self::from(4),
+            Exit::Warned => Self::from(5),
             // As shells say it.
             Exit::Signal(number) => Self::from(u8::try_from(128 + number).unwrap_or(u8::MAX)),
         }

@@ -6,6 +6,7 @@ mod args;
 mod backends;
 mod bench;
 mod config;
+mod doctor;
 mod exit;
 mod handler;
 mod input;
@@ -49,6 +50,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Backends(options) => backends::run(global, options),
         Command::Bench(options) => bench::run(global, options),
         Command::Config(options) => config::run(global, options),
+        Command::Doctor(options) => doctor::run(global, options),
         Command::Plugin(args) => plugin::run(global, args),
         Command::Scheduler(options) => scheduler::run(global, options),
         Command::Server(options) => server::run(global, options),

@@ -92,3 +92,30 @@ fn help_documents_the_exit_codes() {
         assert!(ended.stdout.contains(text), "{text}: {ended:?}");
     }
 }
+
+#[test]
+fn doctor_ends_by_the_worst_that_it_found() {
+    let ended = run(&["doctor", "--json"]);
+    let page: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let count = |state| page["tally"][state].as_u64().unwrap();
+    let code = match (count("bad"), count("warn")) {
+        (0, 0) => 0,
+        (0, _) => 5,
+        _ => 1,
+    };
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    let findings = page["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|finding| finding["what"] == "kernel"));
+    let is_mended = |finding: &Value| finding["state"] == "ok" || finding["mend"].is_string();
+    assert!(findings.iter().all(is_mended), "{ended:?}");
+}
+
+#[test]
+fn doctor_says_what_is_wrong_with_the_chosen_backend() {
+    let ended = run_with(&[("STEPMESH_BACKEND", "cppu")], &["doctor"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(
+        ended.stdout.contains("bad") && ended.stdout.contains("cppu"),
+        "{ended:?}"
+    );
+}
