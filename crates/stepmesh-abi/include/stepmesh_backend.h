@@ -242,6 +242,24 @@ typedef struct SmMemEvent SmMemEvent;
 // Flag of the capabilities: memory of `alloc_async` is exported too.
 #define SM_RDMA_CAPS_ASYNC_POOL (1 << 0)
 
+// Capture: the stream is not captured.
+#define SM_CAPTURE_NONE 0
+
+// Capture: it is.
+#define SM_CAPTURE_ACTIVE 1
+
+// Capture: it was, and an error ended that; ending the capture tells which.
+#define SM_CAPTURE_INVALIDATED 2
+
+// Outcome of a wait for a flag: the flag has the number.
+#define SM_FLAG_WAIT_REACHED 1
+
+// Outcome of a wait for a flag: the abort word was set.
+#define SM_FLAG_WAIT_ABORTED 2
+
+// Outcome of a wait for a flag: the time was up.
+#define SM_FLAG_WAIT_TIMED_OUT 3
+
 // Major version of the ABI. It is part of the entry symbol's name, so a library of another major
 // is never called by mistake.
 #define SM_ABI_MAJOR 1
@@ -973,6 +991,58 @@ typedef struct SmRdmaV1 {
                                      void *ctx,
                                      struct SmError *err);
 } SmRdmaV1;
+
+// `stepmesh.graph.v1`: work that is captured into a graph and replayed, and flags in memory by which
+// it and the host wait for each other. Every function is class A and required; what a device cannot
+// do is answered with `SM_UNIMPLEMENTED`. The table lives as long as the plugin, that is, as long as
+// the process.
+//
+// A flag and a sequence number are words of 8 bytes, aligned, in memory that the device reaches
+// (device memory, pinned or registered memory), and stay there until the stream, and every graph that
+// captured the work, is done with them. All three kinds of work read the sequence number from memory
+// when they run and not when they are submitted, so that a graph that is replayed sees new ones:
+// `seq_add_one` in the graph counts them. Copies, fills, events and mem-events are captured through
+// their own slots.
+typedef struct SmGraphV1 {
+  // Size and version of the plugin's table.
+  struct SmHdr hdr;
+  // Whether a stream is being captured (`SM_CAPTURE_*`), and the number of that capture, 0 if there
+  // is none.
+  int32_t (*capture_state)(SmBackend *s,
+                           uint32_t stream_dev,
+                           uint64_t stream,
+                           uint32_t *state,
+                           uint64_t *id,
+                           struct SmError *err);
+  // In stream order: the word at `flag` becomes that at `seq`, once all earlier work of the stream
+  // can be seen by who loads the flag (acquire).
+  int32_t (*write_flag)(SmBackend *s,
+                        uint32_t stream_dev,
+                        uint64_t stream,
+                        uint64_t flag,
+                        uint64_t seq,
+                        struct SmError *err);
+  // In stream order: waits until the word at `flag` is that at `seq` or greater (acquire), until
+  // the word at `abort` is not 0, or for `timeout_ns`, which is not 0. The word at `outcome`
+  // becomes `SM_FLAG_WAIT_*`. `abort` and `outcome` may be 0: none.
+  //
+  // The stream goes on in each case, and so does a graph; who submitted it looks at the outcome.
+  int32_t (*wait_flag)(SmBackend *s,
+                       uint32_t stream_dev,
+                       uint64_t stream,
+                       uint64_t flag,
+                       uint64_t seq,
+                       uint64_t abort,
+                       uint64_t outcome,
+                       uint64_t timeout_ns,
+                       struct SmError *err);
+  // In stream order: adds 1 to the word at `seq`.
+  int32_t (*seq_add_one)(SmBackend *s,
+                         uint32_t stream_dev,
+                         uint64_t stream,
+                         uint64_t seq,
+                         struct SmError *err);
+} SmGraphV1;
 
 // Header of an ELF note, for authors in C. All numbers are little-endian.
 typedef struct SmNoteHeader {

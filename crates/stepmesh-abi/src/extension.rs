@@ -289,6 +289,76 @@ pub struct SmRdmaV1 {
     >,
 }
 
+/// `stepmesh.graph.v1`: work that is captured into a graph and replayed, and flags in memory by which
+/// it and the host wait for each other. Every function is class A and required; what a device cannot
+/// do is answered with `SM_UNIMPLEMENTED`. The table lives as long as the plugin, that is, as long as
+/// the process.
+///
+/// A flag and a sequence number are words of 8 bytes, aligned, in memory that the device reaches
+/// (device memory, pinned or registered memory), and stay there until the stream, and every graph that
+/// captured the work, is done with them. All three kinds of work read the sequence number from memory
+/// when they run and not when they are submitted, so that a graph that is replayed sees new ones:
+/// `seq_add_one` in the graph counts them. Copies, fills, events and mem-events are captured through
+/// their own slots.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SmGraphV1 {
+    /// Size and version of the plugin's table.
+    pub hdr: SmHdr,
+    /// Whether a stream is being captured (`SM_CAPTURE_*`), and the number of that capture, 0 if there
+    /// is none.
+    pub capture_state: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            stream_dev: u32,
+            stream: u64,
+            state: *mut u32,
+            id: *mut u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// In stream order: the word at `flag` becomes that at `seq`, once all earlier work of the stream
+    /// can be seen by who loads the flag (acquire).
+    pub write_flag: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            stream_dev: u32,
+            stream: u64,
+            flag: u64,
+            seq: u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// In stream order: waits until the word at `flag` is that at `seq` or greater (acquire), until
+    /// the word at `abort` is not 0, or for `timeout_ns`, which is not 0. The word at `outcome`
+    /// becomes `SM_FLAG_WAIT_*`. `abort` and `outcome` may be 0: none.
+    ///
+    /// The stream goes on in each case, and so does a graph; who submitted it looks at the outcome.
+    pub wait_flag: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            stream_dev: u32,
+            stream: u64,
+            flag: u64,
+            seq: u64,
+            abort: u64,
+            outcome: u64,
+            timeout_ns: u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+    /// In stream order: adds 1 to the word at `seq`.
+    pub seq_add_one: Option<
+        unsafe extern "C" fn(
+            s: *mut SmBackend,
+            stream_dev: u32,
+            stream: u64,
+            seq: u64,
+            err: *mut SmError,
+        ) -> i32,
+    >,
+}
+
 /// Extension: memory shared between processes ([`SmIpcV1`]).
 pub const SM_EXTENSION_IPC_V1: &str = "stepmesh.ipc.v1";
 /// Extension: memory that a network adapter reads and writes ([`SmRdmaV1`]).
@@ -297,7 +367,7 @@ pub const SM_EXTENSION_RDMA_V1: &str = "stepmesh.rdma.v1";
 pub const SM_EXTENSION_MEMEVENT_V1: &str = "stepmesh.memevent.v1";
 /// Extension: device timestamps.
 pub const SM_EXTENSION_TIMING_V1: &str = "stepmesh.timing.v1";
-/// Extension: state of graph capture.
+/// Extension: work that is captured and replayed ([`SmGraphV1`]).
 pub const SM_EXTENSION_GRAPH_V1: &str = "stepmesh.graph.v1";
 /// Extension: virtual memory management.
 pub const SM_EXTENSION_VMM_V1: &str = "stepmesh.vmm.v1";
@@ -326,6 +396,20 @@ pub const SM_RDMA_FLUSH_ALL_DEVICES: u32 = 2;
 /// Flag of the capabilities: memory of `alloc_async` is exported too.
 pub const SM_RDMA_CAPS_ASYNC_POOL: u32 = 1 << 0;
 
+/// Capture: the stream is not captured.
+pub const SM_CAPTURE_NONE: u32 = 0;
+/// Capture: it is.
+pub const SM_CAPTURE_ACTIVE: u32 = 1;
+/// Capture: it was, and an error ended that; ending the capture tells which.
+pub const SM_CAPTURE_INVALIDATED: u32 = 2;
+
+/// Outcome of a wait for a flag: the flag has the number.
+pub const SM_FLAG_WAIT_REACHED: u64 = 1;
+/// Outcome of a wait for a flag: the abort word was set.
+pub const SM_FLAG_WAIT_ABORTED: u64 = 2;
+/// Outcome of a wait for a flag: the time was up.
+pub const SM_FLAG_WAIT_TIMED_OUT: u64 = 3;
+
 const _: () = assert!(size_of::<SmIpcHandle>() == 104);
 const _: () = assert!(offset_of!(SmIpcHandle, bytes) == 40);
 const _: () = assert!(size_of::<SmIpcV1>() == 32);
@@ -333,3 +417,4 @@ const _: () = assert!(size_of::<SmMemEventV1>() == 48);
 const _: () = assert!(size_of::<SmRdmaCaps>() == 40);
 const _: () = assert!(offset_of!(SmRdmaCaps, dmabuf_granularity) == 24);
 const _: () = assert!(size_of::<SmRdmaV1>() == 56);
+const _: () = assert!(size_of::<SmGraphV1>() == 40);

@@ -31,6 +31,7 @@ pub mod software;
 
 pub use backend::{Backend, Optional};
 pub use error::{Error, Result};
+pub use graph::{Capture, FlagWait, Graph};
 pub use host::{Host, LogLevel};
 pub use ipc::{Ipc, IpcExport, IpcImport};
 pub use mem_event::MemEvents;
@@ -48,6 +49,7 @@ mod boundary;
 mod error;
 mod export;
 mod fork;
+mod graph;
 mod host;
 mod instance;
 mod ipc;

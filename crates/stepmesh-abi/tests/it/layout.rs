@@ -11,8 +11,8 @@ use std::process::Command;
 use expect_test::expect_file;
 use stepmesh_abi::note::{SmNoteDesc, SmNoteHeader};
 use stepmesh_abi::{
-    SmBackendApi, SmDeviceInfo, SmError, SmHdr, SmHostApi, SmIpcHandle, SmIpcV1, SmMemEventV1,
-    SmOpenArgs, SmPluginInfo, SmPtrAttr, SmRdmaCaps, SmRdmaV1, SmStr,
+    SmBackendApi, SmDeviceInfo, SmError, SmGraphV1, SmHdr, SmHostApi, SmIpcHandle, SmIpcV1,
+    SmMemEventV1, SmOpenArgs, SmPluginInfo, SmPtrAttr, SmRdmaCaps, SmRdmaV1, SmStr,
 };
 
 macro_rules! layout {
@@ -109,6 +109,7 @@ fn layout() -> String {
     layout!(out, SmMemEventV1, hdr create destroy arm poll_addr query);
     layout!(out, SmRdmaCaps, hdr mappings memory_kinds flush_scopes write_ordering
         dmabuf_granularity flags pad0);
+    layout!(out, SmGraphV1, hdr capture_state write_flag wait_flag seq_add_one);
     layout!(out, SmRdmaV1, hdr dmabuf_export dmabuf_close rdma_caps flush_rdma_writes
         set_sync_memops set_invalidate_callback);
     layout!(out, SmNoteHeader, name_len desc_len note_type owner);
@@ -183,6 +184,7 @@ fn every_struct_is_a_multiple_of_eight_bytes() {
         size_of::<SmIpcV1>(),
         size_of::<SmMemEventV1>(),
         size_of::<SmRdmaCaps>(),
+        size_of::<SmGraphV1>(),
         size_of::<SmRdmaV1>(),
         size_of::<SmHostApi>(),
         size_of::<SmBackendApi>(),
