@@ -15,10 +15,287 @@
 typedef struct SmBackend SmBackend;
 typedef struct SmEvent SmEvent;
 typedef struct SmMemEvent SmMemEvent;
+typedef struct SmExecutable SmExecutable;
 
 
 // Bytes of the plugin's table in version 1.0; a plugin's table is never smaller.
 #define SM_BACKEND_API_LEN_V1_0 304
+
+// Most dimensions of a value.
+#define SM_COMPUTE_RANK_MAX 8
+
+// Most nodes of a graph: ten times what a tensor library traces before it cuts a graph by itself.
+#define SM_COMPUTE_NODES_MAX (1 << 20)
+
+// Most operands of a node, and most parameters, results and donations of a graph.
+#define SM_COMPUTE_OPERANDS_MAX (1 << 16)
+
+// Most bytes of a constant; larger ones are parameters, so that they need not be copied.
+#define SM_COMPUTE_CONSTANT_MAX (1 << 26)
+
+// Most bytes of a name and of a location that are kept; the rest is cut.
+#define SM_COMPUTE_TEXT_MAX 1024
+
+// Type: 32-bit float.
+#define SM_DTYPE_F32 1
+
+// Type: IEEE 16-bit float.
+#define SM_DTYPE_F16 2
+
+// Type: the upper half of an f32.
+#define SM_DTYPE_BF16 3
+
+// Type: 64-bit float.
+#define SM_DTYPE_F64 4
+
+// Type: signed, 32 bits.
+#define SM_DTYPE_I32 5
+
+// Type: signed, 64 bits.
+#define SM_DTYPE_I64 6
+
+// Type: unsigned, 8 bits.
+#define SM_DTYPE_U8 7
+
+// Type: one byte, 0 or 1.
+#define SM_DTYPE_BOOL 8
+
+// Type: 8-bit float of 4 exponent and 3 mantissa bits (bias 7), no infinities, NaN is 0x7f and
+// 0xff, greatest 448 ("e4m3fn").
+#define SM_DTYPE_F8_E4M3 9
+
+// Type: 8-bit float of 5 exponent and 2 mantissa bits (bias 15), with infinities and NaN, greatest
+// finite 57344.
+#define SM_DTYPE_F8_E5M2 10
+
+// Kind of an attribute: `int_value`.
+#define SM_ATTR_KIND_INT 1
+
+// Kind of an attribute: `float_value`.
+#define SM_ATTR_KIND_FLOAT 2
+
+// Kind of an attribute: signed 64-bit numbers at `data`.
+#define SM_ATTR_KIND_INTS 3
+
+// Kind of an attribute: bytes at `data`.
+#define SM_ATTR_KIND_BYTES 4
+
+// Attribute (bytes): the elements of a constant.
+#define SM_ATTR_DATA 1
+
+// Attribute (int): `SM_COMPARE_*`.
+#define SM_ATTR_DIRECTION 2
+
+// Attribute (int): a dimension, from 0.
+#define SM_ATTR_DIM 3
+
+// Attribute (ints): dimensions, from 0.
+#define SM_ATTR_DIMS 4
+
+// Attribute (int, 0 or 1): the last two dimensions of the first operand are exchanged.
+#define SM_ATTR_TRANSPOSE_A 5
+
+// Attribute (int, 0 or 1): the last two dimensions of the second operand are exchanged.
+#define SM_ATTR_TRANSPOSE_B 6
+
+// Attribute (float): what is added under a root.
+#define SM_ATTR_EPSILON 7
+
+// Attribute (ints): first index of each dimension.
+#define SM_ATTR_STARTS 8
+
+// Attribute (ints): the index after the last, of each dimension.
+#define SM_ATTR_LIMITS 9
+
+// Attribute (ints): steps of each dimension.
+#define SM_ATTR_STRIDES 10
+
+// Direction: equal.
+#define SM_COMPARE_EQ 0
+
+// Direction: not equal; the only one that is true for NaN.
+#define SM_COMPARE_NE 1
+
+// Direction: less.
+#define SM_COMPARE_LT 2
+
+// Direction: less or equal.
+#define SM_COMPARE_LE 3
+
+// Direction: greater.
+#define SM_COMPARE_GT 4
+
+// Direction: greater or equal.
+#define SM_COMPARE_GE 5
+
+// Option: the same arguments give the same bits, each time and with any number of threads.
+#define SM_COMPILE_DETERMINISTIC (1 << 0)
+
+// Option: `matmul` of f32 may round its operands to 10 bits of mantissa (tensor cores' TF32).
+#define SM_COMPILE_ALLOW_TF32 (1 << 1)
+
+// Text: the graph as it is executed, with what was fused.
+#define SM_COMPUTE_TEXT_PLAN 1
+
+// Text: the source of the generated kernels.
+#define SM_COMPUTE_TEXT_SOURCE 2
+
+// Any. An argument of the graph; no operands, no attributes.
+#define SM_OP_PARAMETER 1
+
+// Any. `SM_ATTR_DATA`: all elements, row-major, little-endian; or one element, which all are. A
+// bool is 0 or 1.
+#define SM_OP_CONSTANT 2
+
+// Any to any, the shape stays. Between floats (fp8 too): to nearest even; what is too large is an
+// infinity, or NaN in e4m3. Float to integer: towards zero, what is out of range is the nearest
+// bound, NaN is 0. Integer to float: to nearest even, rounded once. Integer to integer: the low
+// bits. To bool: whether it is not zero (NaN is true). From bool: 0 or 1.
+#define SM_OP_CAST 3
+
+// Numbers. Two operands alike: a + b.
+#define SM_OP_ADD 16
+
+// Numbers. Two operands alike: a - b.
+#define SM_OP_SUB 17
+
+// Numbers. Two operands alike: a * b.
+#define SM_OP_MUL 18
+
+// Numbers. Two operands alike: a / b. Integers are cut towards zero; by 0 it is -1 (all bits set),
+// the least number by -1 is the least number.
+#define SM_OP_DIV 19
+
+// Numbers. Two operands alike: a to the power of b. Floats as C's `pow`: x^0 and 1^x are 1, also for
+// NaN. Integers wrap; with b < 0 it is 1 for a = 1, 1 or -1 for a = -1 (b even or odd), else 0.
+#define SM_OP_POW 20
+
+// Numbers and bool. Two operands alike: the greater; NaN if one is NaN; or, for bool.
+#define SM_OP_MAX 21
+
+// Numbers and bool. Two operands alike: the lesser; NaN if one is NaN; and, for bool.
+#define SM_OP_MIN 22
+
+// Numbers. One operand: -x.
+#define SM_OP_NEG 32
+
+// Floats. One operand: e^x.
+#define SM_OP_EXP 33
+
+// Floats. One operand: natural logarithm; NaN below 0, -inf at 0.
+#define SM_OP_LOG 34
+
+// Floats. One operand: square root; NaN below 0.
+#define SM_OP_SQRT 35
+
+// Floats. One operand: 1 / sqrt(x); infinite at 0.
+#define SM_OP_RSQRT 36
+
+// Floats. One operand: hyperbolic tangent.
+#define SM_OP_TANH 37
+
+// Floats. One operand: 1 / (1 + e^-x).
+#define SM_OP_SIGMOID 38
+
+// Numbers. One operand: max(x, 0).
+#define SM_OP_RELU 39
+
+// Floats. One operand: x * sigmoid(x); at -inf 0 or NaN.
+#define SM_OP_SILU 40
+
+// Floats. One operand: x/2 * (1 + erf(x / sqrt 2)); at -inf 0 or NaN.
+#define SM_OP_GELU_ERF 41
+
+// Floats. One operand: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))); at -inf 0 or NaN.
+#define SM_OP_GELU_TANH 42
+
+// Numbers and bool. Two operands alike; `SM_ATTR_DIRECTION`. The value is bool of their shape.
+// With NaN only `SM_COMPARE_NE` is true; false is less than true.
+#define SM_OP_COMPARE 48
+
+// Any but fp8. Operands: condition (bool), and two alike of the same shape: the first of the two
+// where the condition is true, else the second.
+#define SM_OP_SELECT 49
+
+// Numbers. Three operands alike x, low, high: min(max(x, low), high).
+#define SM_OP_CLAMP 50
+
+// Numbers. One operand; `SM_ATTR_DIMS`, ascending: those are summed and are gone from the shape. Of
+// no elements it is 0. The type stays: integers wrap.
+#define SM_OP_SUM 64
+
+// Floats. As `sum`, divided by the number of elements; of none it is NaN.
+#define SM_OP_MEAN 65
+
+// Numbers and bool. As `sum`, the greatest; NaN if one is NaN. Of no elements it is -inf, the least
+// number, or false.
+#define SM_OP_REDUCE_MAX 66
+
+// Numbers. One operand; `SM_ATTR_DIM`, which is not empty and is gone from the shape. The value is
+// i64: the first index of the greatest; NaN counts as greatest.
+#define SM_OP_ARGMAX 67
+
+// Numbers. Operands of equal type and equal rank, 2 or more: batch dimensions, which are equal, then
+// `[m, k]` and `[k, n]`; with `SM_ATTR_TRANSPOSE_A` `[k, m]`, with `SM_ATTR_TRANSPOSE_B` `[n, k]`
+// (both default to 0). The value is the batch dimensions, then `[m, n]`; 0 when k is 0.
+#define SM_OP_MATMUL 80
+
+// Floats. One operand; `SM_ATTR_DIM`: e^(x - greatest) over its sum along the dimension. NaN all
+// along it where one is NaN or infinite, or all are -inf; -inf beside a finite one is 0.
+#define SM_OP_SOFTMAX 96
+
+// Floats. Operands: x; then optionally weight; then optionally bias, both of x's type and of the
+// shape of x from `SM_ATTR_DIM` on; `SM_ATTR_EPSILON`. Over the dimensions from `SM_ATTR_DIM` on:
+// (x - mean) / sqrt(variance + epsilon) * weight + bias, with the variance of the whole population.
+#define SM_OP_LAYER_NORM 97
+
+// Floats. Operands: x; then optionally weight, as for `layer_norm`. Over the dimensions from
+// `SM_ATTR_DIM` on: x / sqrt(mean of x^2 + epsilon) * weight.
+#define SM_OP_RMS_NORM 98
+
+// Any. One operand of as many elements: the same elements in another shape.
+#define SM_OP_RESHAPE 112
+
+// Any. One operand; `SM_ATTR_DIMS`, each once: dimension i of the value is dimension `dims[i]`.
+#define SM_OP_TRANSPOSE 113
+
+// Any. One operand; `SM_ATTR_DIMS`, ascending: dimension i of the operand is dimension `dims[i]` of
+// the value, as long or 1; along it, and along the others, elements repeat.
+#define SM_OP_BROADCAST 114
+
+// Any. One operand; `SM_ATTR_STARTS`, `SM_ATTR_LIMITS`, `SM_ATTR_STRIDES`, one for each dimension:
+// 0 <= start <= limit <= extent, stride >= 1. The value has ceil((limit - start) / stride).
+#define SM_OP_SLICE 115
+
+// Any. One or more operands of equal type, and equal shape but for `SM_ATTR_DIM`: one after another.
+#define SM_OP_CONCAT 116
+
+// Any. Operands: data; indices (i32 or i64); `SM_ATTR_DIM`. The shape is that of data with the
+// dimension replaced by the shape of the indices: the slices of data that they name. An index out
+// of range is taken to the nearest bound. The dimension is not empty unless there are no indices.
+#define SM_OP_GATHER 128
+
+// Numbers. Operands: data; indices (i32 or i64) of rank 1; updates of data's type, and shape but for
+// `SM_ATTR_DIM`, which has one for each index. The value is data, with each slice of updates added
+// to the slice that its index names, in any order; f16 and bf16 may be rounded after each addition.
+// An index out of range is left out.
+#define SM_OP_INDEX_ADD 129
+
+// Floats. Operands: seed and offset, i64 of rank 0. Uniform in [0, 1), bit for bit:
+//
+// Block b is Philox 4x32-10 of the counter (low and high half of b, 0, 0) and the key (low and high
+// half of the seed), four words w0..w3. Element i, in row-major order, is of block offset + i/4
+// (wrapping) and word w = w(i mod 4): f32 (w >> 8) * 2^-24, f16 (w >> 21) * 2^-11, bf16
+// (w >> 24) * 2^-8. For f64 it is of block offset + i/2, with the two words from w(2 (i mod 2)) on,
+// the first the lower half of x: (x >> 11) * 2^-53.
+#define SM_OP_RNG_UNIFORM 144
+
+// Floats. Operands and blocks as for `rng_uniform`. Normal, mean 0, deviation 1, by Box and Muller:
+// sqrt(-2 ln u) * cos(2 pi v) for even i, sin for odd. For f32, and f16 and bf16 rounded from it,
+// with w the pair of words from w(2 ((i mod 4) / 2)) on: u = ((w0 >> 8) + 1) * 2^-24,
+// v = (w1 >> 8) * 2^-24. For f64, of block offset + i/2: x of w0, w1 and y of w2, w3, the first the
+// lower half: u = ((x >> 11) + 1) * 2^-53, v = (y >> 11) * 2^-53.
+#define SM_OP_RNG_NORMAL 145
 
 // Capability: `alloc` knows `SM_MEMORY_HOST_PINNED`.
 #define SM_CAP_PINNED_HOST (1 << 0)
@@ -1043,6 +1320,227 @@ typedef struct SmGraphV1 {
                          uint64_t seq,
                          struct SmError *err);
 } SmGraphV1;
+
+// A reference to a value: an output of an earlier node. Its layout is fixed for good.
+typedef struct SmValue {
+  // Index of the node in the graph; for an operand, less than that of the node it belongs to.
+  uint32_t node;
+  // Which output of it; 0.
+  uint32_t output;
+} SmValue;
+
+// An attribute of a node. Each key is there once at most. Its layout is fixed for good: a new kind
+// is a new number.
+typedef struct SmAttr {
+  // `SM_ATTR_*`.
+  uint32_t key;
+  // `SM_ATTR_KIND_*`: which of the fields below has the value; the others are zero.
+  uint32_t kind;
+  // With `SM_ATTR_KIND_INT`.
+  int64_t int_value;
+  // With `SM_ATTR_KIND_FLOAT`.
+  double float_value;
+  // With `SM_ATTR_KIND_INTS`: `const int64_t*`; with `SM_ATTR_KIND_BYTES`: `const uint8_t*`.
+  const void *data;
+  // Numbers, or bytes, at `data`.
+  uint64_t data_len;
+} SmAttr;
+
+// A node of a graph. All nodes of an array have the same `hdr.struct_size`, which is the distance
+// from one to the next.
+typedef struct SmNode {
+  // Size and version.
+  struct SmHdr hdr;
+  // `SM_OP_*`.
+  uint32_t op;
+  // `SM_DTYPE_*` of the value.
+  uint32_t dtype;
+  // Dimensions of the value.
+  uint32_t rank;
+  // Number of operands.
+  uint32_t n_operands;
+  // Extents; zero beyond the rank.
+  uint64_t dims[8];
+  // The operands; may be null when there are none.
+  const struct SmValue *operands;
+  // The attributes; may be null when there are none.
+  const struct SmAttr *attrs;
+  // Number of attributes.
+  uint32_t n_attrs;
+  // Zero.
+  uint32_t pad0;
+  // Where in the user's program the node comes from (`src/model.rs:42`), for messages; or empty.
+  struct SmStr location;
+} SmNode;
+
+// A donation: the caller of `execute` may pass the address of the parameter's argument as that of
+// the result, which then replaces it. Both have the same type and shape, and each is in one alias
+// at most. Its layout is fixed for good.
+typedef struct SmAlias {
+  // Number of the parameter.
+  uint32_t param;
+  // Number of the result.
+  uint32_t result;
+} SmAlias;
+
+// A graph. Nodes are in topological order: operands come before those who use them. The plugin
+// copies what it needs; nothing of it is read after `compile`.
+typedef struct SmGraph {
+  // Size and version.
+  struct SmHdr hdr;
+  // For messages and dumps; may be empty.
+  struct SmStr name;
+  // The nodes.
+  const struct SmNode *nodes;
+  // Indices of the parameters' nodes by their number; each `SM_OP_PARAMETER` is in it once.
+  const uint32_t *params;
+  // The results by their number. A value may be in it twice, and may be a parameter.
+  const struct SmValue *results;
+  // The donations.
+  const struct SmAlias *aliases;
+  // Number of nodes.
+  uint32_t n_nodes;
+  // Number of parameters.
+  uint32_t n_params;
+  // Number of results; at least one.
+  uint32_t n_results;
+  // Number of donations.
+  uint32_t n_aliases;
+} SmGraph;
+
+// How to compile.
+typedef struct SmCompileOptions {
+  // Size and version.
+  struct SmHdr hdr;
+  // `SM_COMPILE_*` flags; an unknown one is `SM_INVALID_ARGUMENT`.
+  uint32_t flags;
+  // Host threads that an execution may use; 0 is the plugin's choice.
+  uint32_t threads_max;
+} SmCompileOptions;
+
+// Type and shape of a parameter or a result. An array has the step `hdr.struct_size`.
+typedef struct SmTensorInfo {
+  // Size and version.
+  struct SmHdr hdr;
+  // `SM_DTYPE_*`.
+  uint32_t dtype;
+  // Dimensions.
+  uint32_t rank;
+  // Extents; zero beyond the rank.
+  uint64_t dims[8];
+  // Bytes that the argument or the result has.
+  uint64_t len_bytes;
+  // The other side of its donation (number of the result or of the parameter); -1 without one.
+  int32_t alias;
+  // Zero.
+  uint32_t pad0;
+} SmTensorInfo;
+
+// What is known about an executable. Filled up to the smaller of the plugin's size and the
+// caller's `hdr.struct_size`; the arrays are the plugin's and live as long as the executable.
+typedef struct SmExecutableInfo {
+  // Size set by the caller.
+  struct SmHdr hdr;
+  // The parameters by their number.
+  const struct SmTensorInfo *params;
+  // The results by their number.
+  const struct SmTensorInfo *results;
+  // Number of parameters.
+  uint32_t n_params;
+  // Number of results.
+  uint32_t n_results;
+  // Device memory that one execution takes for intermediate values, in bytes; 0 if unknown.
+  uint64_t scratch_len_bytes;
+} SmExecutableInfo;
+
+// Tells where serialised executables can be used: where the bytes are equal.
+typedef struct SmFingerprint {
+  // Size set by the caller.
+  struct SmHdr hdr;
+  // Depends on the plugin's build and on the kind of device, not on the process or the time.
+  uint8_t bytes[32];
+} SmFingerprint;
+
+// `stepmesh.compute.v1`. Every function is required and of class A, but for `executable_destroy`.
+// The table lives as long as the plugin, that is, as long as the process.
+typedef struct SmComputeV1 {
+  // Size and version of the plugin's table.
+  struct SmHdr hdr;
+  // Whether the device does `op` for `dtype`: 1 or 0. The type is that of the value; of the
+  // operand for `compare` and `argmax`. A cast needs a yes for both of its types. A plugin
+  // compiles whatever graph is made of nodes to which it said yes. Unknown numbers are 0.
+  int32_t (*supported_ops)(SmBackend *s,
+                           uint32_t dev,
+                           uint32_t op,
+                           uint32_t dtype,
+                           uint32_t *supported,
+                           struct SmError *err);
+  // Compiles a graph for a device; may take long. Success is never null. A failure leaves
+  // nothing behind.
+  int32_t (*compile)(SmBackend *s,
+                     uint32_t dev,
+                     const struct SmGraph *graph,
+                     const struct SmCompileOptions *options,
+                     SmExecutable **out,
+                     struct SmError *err);
+  // Executes in stream order, asynchronously: returns once the work is queued. The stream is of
+  // the executable's device.
+  //
+  // `args` and `outs` are addresses by number, each of the `len_bytes` that `executable_info`
+  // says, aligned to the size of an element, and reachable by the device; 0 is fine for an empty
+  // value. Arguments are only read, and may overlap each other. A result overlaps nothing but,
+  // exactly, the argument of its donation. Both arrays are read before the call returns; the
+  // memory stays valid until the stream is done. A wrong count, a null or a misaligned address is
+  // `SM_INVALID_ARGUMENT`. A failure later on is the stream's, as that of a copy would be.
+  //
+  // One executable may execute on several streams at once.
+  int32_t (*execute)(SmBackend *s,
+                     SmExecutable *executable,
+                     const uint64_t *args,
+                     uint32_t n_args,
+                     const uint64_t *outs,
+                     uint32_t n_outs,
+                     uint32_t stream_dev,
+                     uint64_t stream,
+                     struct SmError *err);
+  // What is known about an executable.
+  int32_t (*executable_info)(SmBackend *s,
+                             SmExecutable *executable,
+                             struct SmExecutableInfo *out,
+                             struct SmError *err);
+  // Text for people (`SM_COMPUTE_TEXT_*`): UTF-8, no NUL. `len` becomes the length of the whole;
+  // as much of it as fits in `cap` bytes is written, so 0 asks for the length. A form that there
+  // is not is `SM_UNIMPLEMENTED`, an unknown number `SM_INVALID_ARGUMENT`.
+  int32_t (*executable_text)(SmBackend *s,
+                             SmExecutable *executable,
+                             uint32_t form,
+                             char *buf,
+                             uint64_t cap,
+                             uint64_t *len,
+                             struct SmError *err);
+  // The executable as bytes, which `deserialize` takes wherever the fingerprint is the same.
+  // `len` and `cap` as for `executable_text`; a part of them is of no use. Two calls for one
+  // executable give the same bytes. `SM_UNIMPLEMENTED` if the plugin cannot.
+  int32_t (*serialize)(SmBackend *s,
+                       SmExecutable *executable,
+                       uint8_t *buf,
+                       uint64_t cap,
+                       uint64_t *len,
+                       struct SmError *err);
+  // Makes an executable of such bytes, which are hostile until checked: `SM_FAILED_PRECONDITION`
+  // if they are of another fingerprint, `SM_DATA_LOSS` if they were cut or changed.
+  int32_t (*deserialize)(SmBackend *s,
+                         uint32_t dev,
+                         const uint8_t *bytes,
+                         uint64_t len,
+                         SmExecutable **out,
+                         struct SmError *err);
+  // Where serialised executables of this device can be used.
+  int32_t (*fingerprint)(SmBackend *s, uint32_t dev, struct SmFingerprint *out, struct SmError *err);
+  // Class H. Ends an executable; executions in flight are still done. Null is fine. Served after
+  // `quiesce` too.
+  int32_t (*executable_destroy)(SmBackend *s, SmExecutable *executable, struct SmError *err);
+} SmComputeV1;
 
 // Header of an ELF note, for authors in C. All numbers are little-endian.
 typedef struct SmNoteHeader {

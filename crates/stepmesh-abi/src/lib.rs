@@ -30,6 +30,7 @@
 #![deny(improper_ctypes_definitions)]
 
 pub mod backend;
+pub mod compute;
 pub mod device;
 pub mod error;
 pub mod event;
@@ -42,6 +43,8 @@ pub mod stream;
 
 pub use backend::{QUERY_SYMBOL, SmBackend, SmBackendApi, SmBackendQueryFn};
 pub use backend::{SmOpenArgs, SmPluginInfo};
+pub use compute::{SmAlias, SmAttr, SmGraph, SmNode, SmTensorInfo, SmValue};
+pub use compute::{SmCompileOptions, SmComputeV1, SmExecutable, SmExecutableInfo, SmFingerprint};
 pub use device::SmDeviceInfo;
 pub use error::{Code, SmError};
 pub use event::SmEvent;

@@ -42,7 +42,8 @@ fn allowed_for(name: &str) -> Option<&'static [&'static str]> {
 
 const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-abi", &[]),
-    ("stepmesh-plugin", &["stepmesh-abi"]),
+    ("stepmesh-graph", &["stepmesh-abi"]),
+    ("stepmesh-plugin", &["stepmesh-abi", "stepmesh-graph"]),
     // What the backends of GPU vendors share.
     ("stepmesh-driver", &["stepmesh-plugin"]),
     (
@@ -54,8 +55,14 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["stepmesh-driver", "stepmesh-plugin"],
     ),
     // The cpu backend is linked in as the fallback of a host without plugin files.
-    ("stepmesh-core", &["stepmesh-abi", "stepmesh-backend-cpu"]),
-    ("stepmesh-conformance", &["stepmesh-abi", "stepmesh-core"]),
+    (
+        "stepmesh-core",
+        &["stepmesh-abi", "stepmesh-graph", "stepmesh-backend-cpu"],
+    ),
+    (
+        "stepmesh-conformance",
+        &["stepmesh-abi", "stepmesh-core", "stepmesh-graph"],
+    ),
     ("stepmesh-transport", &[]),
     ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
     // `bench` calls a function of the cpu backend with and without its table.

@@ -11,6 +11,10 @@ use std::process::Command;
 use expect_test::expect_file;
 use stepmesh_abi::note::{SmNoteDesc, SmNoteHeader};
 use stepmesh_abi::{
+    SmAlias, SmAttr, SmCompileOptions, SmComputeV1, SmExecutableInfo, SmFingerprint, SmGraph,
+    SmNode, SmTensorInfo, SmValue,
+};
+use stepmesh_abi::{
     SmBackendApi, SmDeviceInfo, SmError, SmGraphV1, SmHdr, SmHostApi, SmIpcHandle, SmIpcV1,
     SmMemEventV1, SmOpenArgs, SmPluginInfo, SmPtrAttr, SmRdmaCaps, SmRdmaV1, SmStr,
 };
@@ -112,6 +116,18 @@ fn layout() -> String {
     layout!(out, SmGraphV1, hdr capture_state write_flag wait_flag seq_add_one);
     layout!(out, SmRdmaV1, hdr dmabuf_export dmabuf_close rdma_caps flush_rdma_writes
         set_sync_memops set_invalidate_callback);
+    layout!(out, SmValue, node output);
+    layout!(out, SmAlias, param result);
+    layout!(out, SmAttr, key kind int_value float_value data data_len);
+    layout!(out, SmNode, hdr op dtype rank n_operands dims operands attrs n_attrs pad0 location);
+    layout!(out, SmGraph, hdr name nodes params results aliases n_nodes n_params n_results
+        n_aliases);
+    layout!(out, SmCompileOptions, hdr flags threads_max);
+    layout!(out, SmTensorInfo, hdr dtype rank dims len_bytes alias pad0);
+    layout!(out, SmExecutableInfo, hdr params results n_params n_results scratch_len_bytes);
+    layout!(out, SmFingerprint, hdr bytes);
+    layout!(out, SmComputeV1, hdr supported_ops compile execute executable_info executable_text
+        serialize deserialize fingerprint executable_destroy);
     layout!(out, SmNoteHeader, name_len desc_len note_type owner);
     layout!(out, SmNoteDesc, struct_size abi_major abi_min_minor abi_max_minor exported_symbols kind
         pointer_width panic_strategy sanitizer flags priority plugin_name_len aliases_len
@@ -186,6 +202,14 @@ fn every_struct_is_a_multiple_of_eight_bytes() {
         size_of::<SmRdmaCaps>(),
         size_of::<SmGraphV1>(),
         size_of::<SmRdmaV1>(),
+        size_of::<SmAttr>(),
+        size_of::<SmNode>(),
+        size_of::<SmGraph>(),
+        size_of::<SmCompileOptions>(),
+        size_of::<SmTensorInfo>(),
+        size_of::<SmExecutableInfo>(),
+        size_of::<SmFingerprint>(),
+        size_of::<SmComputeV1>(),
         size_of::<SmHostApi>(),
         size_of::<SmBackendApi>(),
     ];

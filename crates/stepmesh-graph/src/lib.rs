@@ -1,0 +1,56 @@
+//! Graphs of tensor operations, as `stepmesh.compute.v1` carries them from a host to a plugin.
+//!
+//! Host, kit, tensor engine and conformance checks all speak of the same graphs; this crate is what
+//! they share, so that the rules are written once:
+//! - [`DType`], [`Shape`], [`TensorType`]: what a value is;
+//! - [`OpKind`] and [`Op`]: the operations, without and with their attributes. What each means is
+//!   written at its number in [`stepmesh_abi::compute`];
+//! - [`infer`]: the type and shape that an operation gives, or what is wrong with its operands;
+//! - [`Graph`], made by a [`GraphBuilder`] or from [`Parts`] of someone who is not trusted: whoever
+//!   holds one holds a valid one;
+//! - [`float8`] and [`philox`]: the two arithmetics that no crate we use has.
+//!
+//! A graph is data: nothing here compiles, executes on a device, or loads a plugin.
+//!
+//! # Example
+//! ```
+//! use stepmesh_graph::{DType, GraphBuilder, Op, Shape};
+//!
+//! let mut graph = GraphBuilder::new("relu_of_product");
+//! let x = graph.parameter(DType::F32, Shape::new(&[2, 3])?)?;
+//! let w = graph.parameter(DType::F32, Shape::new(&[3, 4])?)?;
+//! let product = graph.node(Op::MATMUL, &[x, w])?;
+//! let result = graph.node(Op::Relu, &[product])?;
+//! let graph = graph.build(&[result])?;
+//! assert_eq!(graph.node(result).shape().dims(), [2, 4]);
+//! # Ok::<(), stepmesh_graph::Error>(())
+//! ```
+//!
+//! # Threads
+//! All types are plain data, `Send` and `Sync`.
+#![forbid(unsafe_code)]
+
+pub mod float8;
+pub mod philox;
+
+pub use builder::GraphBuilder;
+pub use dtype::{DType, DTypeClass};
+pub use error::Error;
+pub use graph::{Alias, Graph, Node, NodeId, Parts};
+pub use op::{CompareDirection, F64, Op};
+pub use op_kind::OpKind;
+pub use rules::infer;
+pub use shape::{RANK_MAX, Shape, TensorType};
+
+mod builder;
+mod dtype;
+mod error;
+mod graph;
+mod op;
+mod op_kind;
+mod rules;
+mod shape;
+mod text;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! What the rules accept and refuse, and the two arithmetics.
