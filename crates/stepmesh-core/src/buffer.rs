@@ -4,10 +4,12 @@
     reason = "loads and stores through addresses that a plugin gave"
 )]
 
+use std::any::Any;
 use std::fs::File;
 use std::ops::BitOr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use stepmesh_abi::Code;
 use stepmesh_abi::extension::{SM_EXTENSION_IPC_V1, SM_IPC_FD, SM_IPC_MAPPABLE};
@@ -36,6 +38,8 @@ pub struct Buffer {
     kind: MemoryKind,
     alloc_id: u64,
     is_host_accessible: bool,
+    /// Who owns the memory, if that is not the buffer.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// How memory is to be allocated. The default is device memory, aligned as the backend likes.
@@ -101,6 +105,7 @@ impl Buffer {
             kind,
             alloc_id: 0,
             is_host_accessible: false,
+            owner: None,
         };
         if len_bytes > 0 {
             let facts = buffer.device.pointer_attributes(at)?;
@@ -111,6 +116,61 @@ impl Buffer {
             let fits = isize::try_from(len_bytes).is_ok();
             buffer.is_host_accessible = facts.is_host_accessible && fits;
         }
+        Ok(buffer)
+    }
+
+    /// A view of memory that somebody else allocated, such as a framework's tensor.
+    ///
+    /// # Safety
+    /// - `len_bytes` bytes at `at` stay allocated as long as `owner` is.
+    /// - Unless the backend knows the memory as its own, it is ordinary memory of the host, which
+    ///   any thread may read and write.
+    pub(crate) unsafe fn foreign(
+        device: Device,
+        at: u64,
+        len_bytes: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, Error> {
+        let operation = "wrap";
+        let end = at.checked_add(len_bytes);
+        if end.is_none() || (at == 0) != (len_bytes == 0) {
+            let fault = format!("{len_bytes} bytes at {at:#x}");
+            return Err(Error::InvalidArgument { operation, fault });
+        }
+        let mut buffer = Self {
+            device,
+            at,
+            len_bytes,
+            kind: MemoryKind::HostPageable,
+            alloc_id: 0,
+            is_host_accessible: isize::try_from(len_bytes).is_ok(),
+            owner: Some(owner),
+        };
+        if len_bytes == 0 {
+            return Ok(buffer);
+        }
+        let facts = buffer.device.pointer_attributes(at)?;
+        if matches!(facts.kind, MemoryKind::Unknown | MemoryKind::HostPageable) {
+            return Ok(buffer);
+        }
+        if Some(facts.base.saturating_add(facts.len_bytes)) < end {
+            let fault = format!(
+                "{len_bytes} bytes at {at:#x} reach out of an allocation of {} bytes at {:#x}",
+                facts.len_bytes, facts.base
+            );
+            return Err(Error::InvalidArgument { operation, fault });
+        }
+        let ordinal = buffer.device.ordinal();
+        if facts.kind == MemoryKind::Device && facts.device != Some(ordinal) {
+            let fault = format!(
+                "{at:#x} is memory of device {:?}, not {ordinal}",
+                facts.device
+            );
+            return Err(Error::InvalidArgument { operation, fault });
+        }
+        buffer.kind = facts.kind;
+        buffer.alloc_id = facts.alloc_id;
+        buffer.is_host_accessible &= facts.is_host_accessible;
         Ok(buffer)
     }
 
@@ -139,7 +199,8 @@ impl Buffer {
     }
 
     /// Names the allocation; no other allocation of this process ever has the same, so that
-    /// registrations can be cached by it. 0 when the length is 0.
+    /// registrations can be cached by it. 0 when the length is 0, and for memory that somebody else
+    /// allocated and the backend does not know.
     #[must_use]
     pub fn alloc_id(&self) -> u64 {
         self.alloc_id
@@ -377,7 +438,7 @@ impl Buffer {
 
     fn free(&mut self) -> Result<(), Error> {
         let at = std::mem::take(&mut self.at);
-        if at == 0 {
+        if at == 0 || self.owner.take().is_some() {
             return Ok(());
         }
         let instance = self.device.backend().instance();
@@ -423,3 +484,6 @@ impl BitOr for AllocFlags {
 fn host_address(at: u64) -> usize {
     usize::try_from(at).expect("invariant: host-accessible addresses are the host's")
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,9 @@
 //! A device of an open backend: facts, memory, streams and events.
-#![forbid(unsafe_code)]
+#![expect(unsafe_code, reason = "passes on what callers vouch for")]
 
+use std::any::Any;
 use std::ffi::c_char;
+use std::sync::Arc;
 
 use stepmesh_abi::device::{SM_HEALTH_DEGRADED, SM_HEALTH_OK};
 use stepmesh_abi::memory::{
@@ -12,6 +14,7 @@ use stepmesh_abi::{SmDeviceInfo, SmPtrAttr};
 
 use crate::{
     AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, MemEvent, Rdma, Stream,
+    framework,
 };
 
 /// A device of an open backend. Clones are cheap; each keeps the backend open.
@@ -228,6 +231,27 @@ impl Device {
         Buffer::new(self.clone(), len_bytes, options)
     }
 
+    /// Memory that somebody else allocated, such as a framework's tensor, as a buffer of this device.
+    /// It is not freed: dropping the buffer drops `owner`.
+    ///
+    /// # Safety
+    /// - `len_bytes` bytes at `address` stay allocated as long as `owner` is.
+    /// - Unless the backend knows the memory as its own, it is ordinary memory of the host, which any
+    ///   thread may read and write while the buffer exists.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the range is not within one allocation, or belongs to another device;
+    /// `Backend`.
+    pub unsafe fn wrap(
+        &self,
+        address: u64,
+        len_bytes: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Buffer, Error> {
+        // SAFETY: the caller's promises are those that are asked for.
+        unsafe { Buffer::foreign(self.clone(), address, len_bytes, owner) }
+    }
+
     /// A stream of ordinary priority.
     ///
     /// # Errors
@@ -240,6 +264,20 @@ impl Device {
     #[must_use]
     pub fn default_stream(&self) -> Stream {
         Stream::default_of(self.clone())
+    }
+
+    /// The stream that the framework beside the mesh works on at the moment, see
+    /// [`set_current_stream_source`](crate::set_current_stream_source); the default stream when
+    /// there is none.
+    #[must_use]
+    pub fn current_stream(&self) -> Stream {
+        let (dlpack_type, device_id) = self.info().dlpack;
+        let id = u32::try_from(device_id).unwrap_or(self.ordinal);
+        match framework::current_stream(dlpack_type, id) {
+            // SAFETY: whoever set the source vouched for its streams.
+            Some(handle) => unsafe { Stream::from_raw(self.clone(), handle) },
+            None => self.default_stream(),
+        }
     }
 
     /// An event.

@@ -21,6 +21,7 @@ use stepmesh_abi::{SmError, SmHostApi};
 use tracing::Level;
 
 use crate::config::{Config, KEYS};
+use crate::framework;
 use crate::status::Failure;
 
 /// What is behind the `ctx` of one plugin's host table.
@@ -260,9 +261,21 @@ unsafe extern "C" fn get_config(
     SM_OK
 }
 
-/// No framework is attached to this crate; the torch binding will bring one.
-unsafe extern "C" fn current_stream(_: *mut c_void, _: i32, _: u32, _: *mut u64) -> i32 {
-    SM_NOT_FOUND
+unsafe extern "C" fn current_stream(
+    _: *mut c_void,
+    dlpack_type: i32,
+    dev: u32,
+    stream: *mut u64,
+) -> i32 {
+    if stream.is_null() {
+        return SM_INVALID_ARGUMENT;
+    }
+    let Some(current) = framework::current_stream(dlpack_type, dev) else {
+        return SM_NOT_FOUND;
+    };
+    // SAFETY: not null (checked above); the ABI says that it is the caller's to be written.
+    unsafe { stream.write(current) };
+    SM_OK
 }
 
 unsafe extern "C" fn report_async_error(ctx: *mut c_void, device: u32, err: *const SmError) {

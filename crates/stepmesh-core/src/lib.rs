@@ -69,6 +69,7 @@ mod error;
 mod event;
 #[cfg(test)]
 mod fake;
+mod framework;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -94,6 +95,7 @@ pub use device::{
 pub use discovery::{Note, Reason};
 pub use error::{Error, Unavailable};
 pub use event::{Event, EventOptions, WaitMode};
+pub use framework::set_current_stream_source;
 pub use loader::StaticPlugin;
 pub use mem_event::MemEvent;
 pub use rdma::{Dmabuf, DmabufMapping, FlushScope, MemoryWatcher, Rdma, RdmaCapabilities};

@@ -89,6 +89,10 @@ crates/stepmesh-core/src/table/                 turns a foreign table into the h
 crates/stepmesh-core/src/instance.rs            calls through the table
 crates/stepmesh-core/src/mem_event.rs           calls an extension, loads from its word
 crates/stepmesh-core/src/mem_event/             plays backends with that extension
+crates/stepmesh-core/src/device.rs              passes on what callers vouch for
+crates/stepmesh-core/src/framework.rs           callers vouch for streams
+crates/stepmesh-core/src/framework/             vouches for a stream
+crates/stepmesh-core/src/buffer/                vouches for memory
 crates/stepmesh-core/src/rdma.rs                calls an extension, takes its descriptors
 crates/stepmesh-core/src/rdma/                  plays a backend with that extension
 crates/stepmesh-core/src/buffer.rs              views on host memory
