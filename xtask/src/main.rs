@@ -18,6 +18,7 @@ mod processes;
 mod table;
 mod test;
 mod tidy;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -67,6 +68,12 @@ enum Task {
     /// Writes a table, a picture and target/bench/summary.json.
     Bench(bench::Options),
 
+    /// Runs things in a small virtual machine that has a real RDMA device, in software
+    ///
+    /// The kernel is Debian's, unpacked below target/vm and not installed; QEMU boots it within
+    /// seconds. `cargo xtask setup` installs what this needs.
+    Vm(vm::Options),
+
     /// Generates the C header of the backend ABI from the source of stepmesh-abi
     Abi(abi::Options),
 
@@ -79,7 +86,7 @@ enum Task {
 
 fn main() -> ExitCode {
     match Workspace::locate().and_then(|workspace| run(&workspace, Cli::parse().task)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -87,20 +94,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(workspace: &Workspace, task: Task) -> Result<()> {
+/// The exit status is that of what ran where a task runs a program of the caller's.
+fn run(workspace: &Workspace, task: Task) -> Result<ExitCode> {
     match task {
         Task::BuildPlugins(options) => {
             plugins::print(workspace, &plugins::build(workspace, &options)?);
-            Ok(())
         }
-        Task::NewPlugin(options) => new_plugin::run(workspace, &options),
-        Task::Demo(options) => demo::run(workspace, &options),
-        Task::Test(options) => test::run(workspace, &options),
-        Task::Bench(options) => bench::run(workspace, &options),
-        Task::Abi(options) => abi::run(workspace, &options),
-        Task::Tidy => tidy::run(workspace),
-        Task::Ci => ci::run(workspace),
+        Task::NewPlugin(options) => new_plugin::run(workspace, &options)?,
+        Task::Demo(options) => demo::run(workspace, &options)?,
+        Task::Test(options) => test::run(workspace, &options)?,
+        Task::Bench(options) => bench::run(workspace, &options)?,
+        Task::Vm(options) => return vm::run(workspace, &options),
+        Task::Abi(options) => abi::run(workspace, &options)?,
+        Task::Tidy => tidy::run(workspace)?,
+        Task::Ci => ci::run(workspace)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

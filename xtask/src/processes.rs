@@ -19,6 +19,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::workspace::shown;
 
+/// A flag that Ctrl-C and SIGTERM set, instead of ending this program.
+pub(crate) fn watch_for_interrupt() -> Result<Arc<AtomicBool>> {
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&is_interrupted))
+            .context("cannot watch for Ctrl-C")?;
+    }
+    Ok(is_interrupted)
+}
+
 /// A group of processes with a deadline. Dropping it ends those that still run.
 #[derive(Debug)]
 pub(crate) struct Processes {
@@ -33,11 +43,7 @@ impl Processes {
     ///
     /// From here on Ctrl-C and SIGTERM end the group instead of this program.
     pub(crate) fn new(dir: PathBuf, limit: Duration) -> Result<Self> {
-        let is_interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&is_interrupted))
-                .context("cannot watch for Ctrl-C")?;
-        }
+        let is_interrupted = watch_for_interrupt()?;
         Ok(Self {
             members: Vec::new(),
             dir,
