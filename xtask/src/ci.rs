@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    abi, demo,
+    abi, demo, setup,
     table::Table,
-    test, tidy,
+    test, tidy, verbs,
     workspace::{self, Workspace},
 };
 
@@ -73,6 +73,10 @@ fn summary(outcomes: &[Outcome]) -> Table<3> {
     table
 }
 
+fn packages(workspace: &Workspace) -> Result<()> {
+    setup::run(workspace, &setup::Options::default())
+}
+
 fn fmt(workspace: &Workspace) -> Result<()> {
     workspace::run(workspace.cargo("fmt").args(["--all", "--check"]))
 }
@@ -81,6 +85,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo("clippy");
     // With the feature that `cargo xtask abi` builds its generator with, so that it is judged too.
     command.args(["--workspace", "--all-targets", "--features", "xtask/abi"]);
+    verbs::add_feature(workspace, &mut command, None)?;
     workspace::run(command.args(["--", "-D", "warnings"]))
 }
 
@@ -88,6 +93,7 @@ fn doc(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo("doc");
     // Libraries only: the program `stepmesh` and the library of that name would share a folder.
     command.args(["--workspace", "--no-deps", "--lib"]);
+    verbs::add_feature(workspace, &mut command, None)?;
     workspace::run(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
@@ -106,7 +112,11 @@ fn demonstration(workspace: &Workspace) -> Result<()> {
 }
 
 /// Cheap ones first, so that a slip is told within seconds.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
+    Step {
+        name: "setup",
+        run: packages,
+    },
     Step {
         name: "fmt",
         run: fmt,

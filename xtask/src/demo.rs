@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     plugins,
     processes::Processes,
+    verbs,
     workspace::{self, Profile, Workspace},
 };
 
@@ -87,6 +88,7 @@ pub(crate) fn build_program(workspace: &Workspace, profile: Profile) -> Result<P
     command
         .args(["--package", "stepmesh-cli"])
         .args(profile.cargo_args());
+    verbs::add_feature(workspace, &mut command, Some("stepmesh-cli"))?;
     workspace::run(&mut command)?;
     Ok(workspace
         .metadata()?

@@ -15,9 +15,11 @@ mod needs;
 mod new_plugin;
 mod plugins;
 mod processes;
+mod setup;
 mod table;
 mod test;
 mod tidy;
+mod verbs;
 mod vm;
 mod workspace;
 
@@ -42,6 +44,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Installs the packages of the system that the checks need, or says which they are
+    ///
+    /// By apt, as root or with sudo. Without either, it prints the line to run. Nothing here is
+    /// needed to build and use the library on one host.
+    Setup(setup::Options),
+
     /// Builds the backends under plugins/ and installs them where the loader looks
     ///
     /// Each library is copied to target/<profile>/stepmesh-plugins, loaded back through its C
@@ -97,6 +105,7 @@ fn main() -> ExitCode {
 /// The exit status is that of what ran where a task runs a program of the caller's.
 fn run(workspace: &Workspace, task: Task) -> Result<ExitCode> {
     match task {
+        Task::Setup(options) => setup::run(workspace, &options)?,
         Task::BuildPlugins(options) => {
             plugins::print(workspace, &plugins::build(workspace, &options)?);
         }

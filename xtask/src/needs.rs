@@ -6,7 +6,7 @@ use std::{env, fs, process::Command};
 
 use anyhow::{Result, bail};
 
-use crate::table::Table;
+use crate::{table::Table, verbs};
 
 /// Something that not every machine has.
 #[derive(Debug, Clone, Copy)]
@@ -156,9 +156,14 @@ pub(crate) const CXX_COMPILER: &str = "c++";
 pub(crate) const ABIDIFF: &str = "abidiff";
 
 /// The order is that of the report.
-const NEEDS: [Need; 6] = [
+const NEEDS: [Need; 7] = [
     CXX,
     ABIDIFF_NEED,
+    Need {
+        name: "verbs",
+        checks: "the verbs fabric: it is built, linted and tested",
+        probe: verbs::headers,
+    },
     Need {
         name: "numa",
         checks: "devices on several NUMA nodes",

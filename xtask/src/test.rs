@@ -5,6 +5,7 @@ use anyhow::{Result, anyhow};
 use crate::{
     needs,
     plugins::{self, plugins_dir},
+    verbs,
     workspace::{self, Profile, Workspace},
 };
 
@@ -38,6 +39,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Some(package) => command.args(["--package", package]),
         None => command.arg("--workspace"),
     };
+    verbs::add_feature(workspace, &mut command, options.package.as_deref())?;
     command.args(&options.filter).arg("--").args(&options.args);
     command.env(PLUGIN_DIR_VARIABLE, plugins_dir(&target_dir, Profile::Dev));
     let tested = workspace::run(&mut command);
