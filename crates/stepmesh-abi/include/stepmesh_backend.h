@@ -1475,8 +1475,8 @@ typedef struct SmComputeV1 {
                            uint32_t dtype,
                            uint32_t *supported,
                            struct SmError *err);
-  // Compiles a graph for a device; may take long. Success is never null. A failure leaves
-  // nothing behind.
+  // Compiles a graph for a device; may take long. Null options are the defaults. Success is never
+  // null. A failure leaves nothing behind.
   int32_t (*compile)(SmBackend *s,
                      uint32_t dev,
                      const struct SmGraph *graph,

@@ -283,8 +283,8 @@ pub struct SmComputeV1 {
             err: *mut SmError,
         ) -> i32,
     >,
-    /// Compiles a graph for a device; may take long. Success is never null. A failure leaves
-    /// nothing behind.
+    /// Compiles a graph for a device; may take long. Null options are the defaults. Success is never
+    /// null. A failure leaves nothing behind.
     pub compile: Option<
         unsafe extern "C" fn(
             s: *mut SmBackend,

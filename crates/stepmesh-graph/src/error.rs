@@ -46,6 +46,24 @@ pub enum Error {
         /// Its number.
         number: u32,
     },
+    /// An attribute that the operation does not have, or has already.
+    #[error("{op} has no attribute {key}, or has it already")]
+    UnknownAttribute {
+        /// Name of the operation.
+        op: &'static str,
+        /// Key of the attribute.
+        key: u32,
+    },
+    /// Bytes that are no graph.
+    #[error(
+        "byte {offset} of a serialised graph: {fault}; it was cut, changed or is of another version"
+    )]
+    Encoding {
+        /// Where reading stopped.
+        offset: usize,
+        /// What was wrong there.
+        fault: &'static str,
+    },
     /// A type that nobody here knows.
     #[error("dtype {number} is unknown; this build knows those of StepMesh {version}", version = env!("CARGO_PKG_VERSION"))]
     UnknownDType {
@@ -55,6 +73,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a later version might know what is asked for: then the answer of a plugin is
+    /// `SM_UNIMPLEMENTED` rather than `SM_INVALID_ARGUMENT`.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownOp { .. } | Self::UnknownDType { .. } | Self::UnknownAttribute { .. }
+        )
+    }
+
     pub(crate) fn shape(fault: impl Into<String>) -> Self {
         Self::Shape {
             fault: fault.into(),

@@ -312,6 +312,28 @@ impl Graph {
         &self.aliases
     }
 
+    /// The first node that a device does not do, with the type that it does it not for. What
+    /// `is_supported` is asked is what the slot `supported_ops` is: the type of the value, but of the
+    /// operand for `compare` and `argmax`, and both types of a cast.
+    pub fn first_unsupported(
+        &self,
+        is_supported: impl Fn(OpKind, DType) -> bool,
+    ) -> Option<(NodeId, DType)> {
+        for (id, node) in (0..).map(NodeId).zip(&self.nodes) {
+            let of_operand = node.operands.first().map(|first| self.node(*first).dtype());
+            let asked = match (&node.op, of_operand) {
+                (Op::Compare(_) | Op::Argmax { .. }, Some(dtype)) => [dtype, dtype],
+                (Op::Cast { dtype }, Some(from)) => [from, *dtype],
+                _ => [node.dtype(), node.dtype()],
+            };
+            let lacking = |dtype: &DType| !is_supported(node.kind(), *dtype);
+            if let Some(dtype) = asked.into_iter().find(lacking) {
+                return Some((id, dtype));
+            }
+        }
+        None
+    }
+
     /// Types and shapes of the parameters by their number.
     pub fn param_types(&self) -> impl ExactSizeIterator<Item = TensorType> + '_ {
         self.params.iter().map(|id| self.node(*id).ty)

@@ -8,6 +8,9 @@
 //! - [`infer`]: the type and shape that an operation gives, or what is wrong with its operands;
 //! - [`Graph`], made by a [`GraphBuilder`] or from [`Parts`] of someone who is not trusted: whoever
 //!   holds one holds a valid one;
+//! - [`RawGraph`]: a graph as the ABI carries it, not checked yet; [`Graph::encode`] and
+//!   [`Graph::decode`] for files;
+//! - [`CompileOptions`] and [`TextForm`]: what host and plugin say about a graph beside itself;
 //! - [`float8`] and [`philox`]: the two arithmetics that no crate we use has.
 //!
 //! A graph is data: nothing here compiles, executes on a device, or loads a plugin.
@@ -39,15 +42,20 @@ pub use error::Error;
 pub use graph::{Alias, Graph, Node, NodeId, Parts};
 pub use op::{CompareDirection, F64, Op};
 pub use op_kind::OpKind;
+pub use options::{CompileOptions, TextForm};
+pub use raw::{Attribute, RawGraph, RawNode, RawValue};
 pub use rules::infer;
 pub use shape::{RANK_MAX, Shape, TensorType};
 
 mod builder;
+mod codec;
 mod dtype;
 mod error;
 mod graph;
 mod op;
 mod op_kind;
+mod options;
+mod raw;
 mod rules;
 mod shape;
 mod text;

@@ -29,6 +29,23 @@
 
 pub mod software;
 
+/// `stepmesh.compute.v1`: graphs of tensor operations that a backend compiles and executes. Implement
+/// [`Compute`](compute::Compute), and offer it with `Extension::compute`.
+///
+/// The types of a graph are those of `stepmesh_graph`, which host and kit share.
+pub mod compute {
+    pub use backend::Compute;
+    pub use stepmesh_graph::{
+        Alias, CompareDirection, CompileOptions, DType, DTypeClass, F64, Graph, GraphBuilder, Node,
+        NodeId, Op, OpKind, RANK_MAX, Shape, TensorType, TextForm, float8, philox,
+    };
+
+    mod backend;
+    mod blob;
+    mod read;
+    mod table;
+}
+
 pub use backend::{Backend, Optional};
 pub use error::{Error, Result};
 pub use graph::{Capture, FlagWait, Graph};
