@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 
 use stepmesh_plugin::abi::note::NoteParams;
-use stepmesh_plugin::{CopyRequest, DmabufMapping, FillRequest, FlushScope};
+use stepmesh_plugin::{Capture, CopyRequest, DmabufMapping, FillRequest, FlagWait, FlushScope};
 
 use crate::{Answer, Kind};
 
@@ -466,6 +466,8 @@ pub struct Facts {
     pub has_dmabuf: bool,
     /// Whether dma-bufs are exported with the PCIe mapping.
     pub has_dmabuf_pcie: bool,
+    /// Whether a kernel module lets network adapters register device addresses as they are.
+    pub has_peermem: bool,
     /// Whether [`Driver::set_sync_memops`] works.
     pub has_sync_memops: bool,
     /// Whether [`Driver::export_ipc`] works.
@@ -498,17 +500,6 @@ pub struct Exported {
     pub offset_bytes: u64,
 }
 
-/// State of a stream's capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Capture {
-    /// It is not captured.
-    None,
-    /// It is, under this number.
-    Active(u64),
-    /// It was, and an error ended that.
-    Invalidated,
-}
-
 /// The kernels of flags in memory. Numbers are read from memory when the kernel runs, so that a graph
 /// that is replayed sees new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -522,18 +513,7 @@ pub enum Kernel {
     },
     /// Waits until `*flag >= *seq` (acquire), until `*abort` is not 0, or until the time is up, and
     /// writes to `*outcome` which it was.
-    WaitFlag {
-        /// Address of the flag's word.
-        flag: u64,
-        /// Address of the number.
-        seq: u64,
-        /// Address of the word that ends the wait; 0 for none.
-        abort: u64,
-        /// Address of the word that gets the outcome; 0 for none.
-        outcome: u64,
-        /// Bound of the wait in nanoseconds.
-        timeout_ns: u64,
-    },
+    WaitFlag(FlagWait),
     /// `*seq += 1`.
     AddOne {
         /// Address of the number.

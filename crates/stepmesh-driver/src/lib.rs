@@ -26,10 +26,23 @@
 //! needs addresses apart from memory.
 #![deny(unsafe_code)]
 
-pub use driver::{Absent, Capture, Driver, Exported, Facts, Kernel, PointerFacts};
+pub use backend::Accelerator;
+pub use driver::{Absent, Driver, Exported, Facts, Kernel, PointerFacts};
+pub use event::{Event, MemEvent};
 pub use failure::{Answer, Failure, Kind};
 pub use library::Library;
 
+mod backend;
+mod buffer;
 mod driver;
+mod event;
+mod extensions;
 mod failure;
+mod host_funcs;
+mod info;
 mod library;
+mod memory;
+mod shared;
+mod stream;
+mod wait;
+mod words;

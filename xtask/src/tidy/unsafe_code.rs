@@ -100,8 +100,15 @@ crates/stepmesh-core/src/stream.rs              the callback of a stream
 crates/stepmesh-core/src/fake.rs                the C side of a backend for tests
 crates/stepmesh-conformance/src/raw/            calls plugins under test through their raw table
 crates/stepmesh-conformance/tests/              names the entry of a backend that is linked in
+crates/stepmesh-driver/src/backend.rs           the trait's methods whose caller vouches for addresses
+crates/stepmesh-driver/src/buffer.rs            gives memory back that the table knows
 crates/stepmesh-driver/src/driver.rs            methods whose caller vouches for addresses and handles
+crates/stepmesh-driver/src/event.rs             calls the driver with handles of its own
+crates/stepmesh-driver/src/extensions.rs        the traits' methods whose caller vouches for addresses
+crates/stepmesh-driver/src/host_funcs.rs        is called by the driver with a number
 crates/stepmesh-driver/src/library.rs           opens vendors' libraries and names their functions
+crates/stepmesh-driver/src/stream.rs            calls the driver with handles of the caller
+crates/stepmesh-driver/src/words.rs             makes references of pinned memory
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes
