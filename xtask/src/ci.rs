@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use crate::{
     abi, demo, setup,
     table::Table,
-    test, tidy, verbs,
+    test, tidy, torch, verbs,
     workspace::{self, Workspace},
 };
 
@@ -85,6 +85,8 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo("clippy");
     // With the feature that `cargo xtask abi` builds its generator with, so that it is judged too.
     command.args(["--workspace", "--all-targets", "--features", "xtask/abi"]);
+    // Without libtorch, which linting does not need.
+    command.args(["--features", "stepmesh-torch/doc-only"]);
     verbs::add_feature(workspace, &mut command, None)?;
     workspace::run(command.args(["--", "-D", "warnings"]))
 }
@@ -106,13 +108,18 @@ fn every_test(workspace: &Workspace) -> Result<()> {
     test::run(workspace, &test::Options::default())
 }
 
+/// What needs libtorch.
+fn torch_tests(workspace: &Workspace) -> Result<()> {
+    torch::run(workspace, &torch::Options::default())
+}
+
 /// The README's first command.
 fn demonstration(workspace: &Workspace) -> Result<()> {
     demo::run(workspace, &demo::Options::default())
 }
 
 /// Cheap ones first, so that a slip is told within seconds.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step {
         name: "setup",
         run: packages,
@@ -136,6 +143,10 @@ const STEPS: [Step; 8] = [
     Step {
         name: "test",
         run: every_test,
+    },
+    Step {
+        name: "torch-test",
+        run: torch_tests,
     },
     Step {
         name: "doc",

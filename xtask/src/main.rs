@@ -19,6 +19,7 @@ mod setup;
 mod table;
 mod test;
 mod tidy;
+mod torch;
 mod verbs;
 mod vm;
 mod workspace;
@@ -71,6 +72,11 @@ enum Task {
     /// comma-separated list such as `cxx,cuda`, turns that absence into a failure.
     Test(test::Options),
 
+    /// Runs the tests of stepmesh-torch, with a libtorch for the CPU that it fetches once
+    ///
+    /// LIBTORCH names another one of the same version. Needs Python 3 with pip to fetch.
+    TorchTest(torch::Options),
+
     /// Measures round trips beside the floor that they stand on
     ///
     /// Writes a table, a picture and target/bench/summary.json.
@@ -112,6 +118,7 @@ fn run(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::NewPlugin(options) => new_plugin::run(workspace, &options)?,
         Task::Demo(options) => demo::run(workspace, &options)?,
         Task::Test(options) => test::run(workspace, &options)?,
+        Task::TorchTest(options) => torch::run(workspace, &options)?,
         Task::Bench(options) => bench::run(workspace, &options)?,
         Task::Vm(options) => return vm::run(workspace, &options),
         Task::Abi(options) => abi::run(workspace, &options)?,

@@ -54,4 +54,4 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Where tests find the plugins that they load. Without it such a test fails and names this task.
-const PLUGIN_DIR_VARIABLE: &str = "STEPMESH_PLUGIN_DIR";
+pub(crate) const PLUGIN_DIR_VARIABLE: &str = "STEPMESH_PLUGIN_DIR";

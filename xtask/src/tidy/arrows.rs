@@ -65,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("stepmesh-transport", &[]),
     ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
+    ("stepmesh-torch", &["stepmesh", "stepmesh-core"]),
     // `bench` calls a function of the cpu backend with and without its table.
     (
         "stepmesh-cli",

@@ -118,6 +118,12 @@ crates/stepmesh-transport/src/tcp/              reads and writes of registered m
 crates/stepmesh-transport/tests/                promises about the memory of a test
 crates/stepmesh/tests/it/backends.rs            names the entries of backends that are linked in
 crates/stepmesh/src/memory.rs                   registered tensors of the caller
+crates/stepmesh-torch/src/device.rs             loads torch's CUDA half
+crates/stepmesh-torch/src/sys.rs                calls C++
+crates/stepmesh-torch/src/dlpack.rs             structs of other frameworks
+crates/stepmesh-torch/src/tensor.rs             vouches for memory of torch and the mesh
+crates/stepmesh-torch/src/stream.rs             vouches for torch's streams
+crates/stepmesh-torch/tests/                    plays a producer of tensors
 plugins/cpu/src/backend.rs                      the trait's methods whose caller vouches for addresses
 plugins/cpu/src/engine.rs                       touches memory that submitters vouched for
 plugins/cpu/src/sys.rs                          tells the kernel about memory

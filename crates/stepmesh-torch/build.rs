@@ -1,0 +1,39 @@
+//! Compiles the C++ between this crate and libtorch, and lets tests find libtorch when they run.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=cpp");
+    #[cfg(feature = "torch")]
+    torch::build();
+}
+
+#[cfg(feature = "torch")]
+mod torch {
+    //! With libtorch, whose folder torch-sys found.
+
+    use std::env;
+    use std::path::PathBuf;
+
+    pub(crate) fn build() {
+        // For reading and linting there is no libtorch.
+        if env::var_os("CARGO_FEATURE_DOC_ONLY").is_some() {
+            return;
+        }
+        let lib = env::var_os("DEP_TCH_LIBTORCH_LIB");
+        let lib = PathBuf::from(lib.expect("torch-sys tells where libtorch is"));
+        let include = lib.parent().map(|root| root.join("include"));
+        let include = include.expect("libtorch's lib folder lies in its root");
+        cc::Build::new()
+            .cpp(true)
+            .std("c++20")
+            .include(&include)
+            .include(include.join("torch/csrc/api/include"))
+            // Their headers, not ours to mend.
+            .flag_if_supported("-isystem")
+            .flag_if_supported(include.display().to_string())
+            .warnings(false)
+            .file("cpp/tensor.cc")
+            .compile("stepmesh_torch_shim");
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    }
+}

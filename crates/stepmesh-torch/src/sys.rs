@@ -1,0 +1,190 @@
+//! The functions of cpp/tensor.cc, each as a `Result`. Exceptions were stopped there.
+#![expect(unsafe_code, reason = "calls C++")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use crate::Error;
+use crate::dlpack::RawManagedTensor;
+
+/// What a dense tensor is.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Facts {
+    pub(crate) storage_address: u64,
+    pub(crate) storage_len_bytes: u64,
+    pub(crate) offset_bytes: u64,
+    /// `DLDataTypeCode`.
+    pub(crate) dlpack_code: i32,
+    pub(crate) dlpack_bits: i32,
+    /// `c10::DeviceType`.
+    pub(crate) device_type: i32,
+    /// `-1` where there is only one.
+    pub(crate) device_index: i32,
+    pub(crate) is_contiguous: i32,
+    pub(crate) rank: i32,
+}
+
+/// Whom a tensor over foreign memory lets go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    pub(crate) context: *mut c_void,
+    /// Called once, from any thread.
+    pub(crate) drop: unsafe extern "C" fn(*mut c_void),
+}
+
+/// Memory that a tensor is to be made over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) address: u64,
+    pub(crate) dims: &'a [i64],
+    /// `c10::ScalarType`.
+    pub(crate) scalar_type: i32,
+    pub(crate) device_type: i32,
+    pub(crate) device_index: i32,
+}
+
+/// The facts of a tensor and its dimensions.
+pub(crate) fn facts(tensor: &Tensor) -> Result<(Facts, Vec<i64>), Error> {
+    let mut facts = Facts::default();
+    let mut dims = [0_i64; stepmesh::RANK_MAX];
+    let rank_max = c_int::try_from(dims.len()).unwrap_or(0);
+    call("reading the facts of a tensor", |message, cap| {
+        let (facts, dims) = (&raw mut facts, dims.as_mut_ptr());
+        // SAFETY: a live tensor, a live struct of the mirrored layout, `rank_max` dimensions.
+        unsafe { stepmesh_torch_facts(tensor.as_ptr(), facts, dims, rank_max, message, cap) }
+    })?;
+    let rank = usize::try_from(facts.rank).unwrap_or(0).min(dims.len());
+    Ok((facts, dims[..rank].to_vec()))
+}
+
+/// A tensor over memory that `owner` keeps. The owner is let go once, also on failure.
+///
+/// # Safety
+/// - The dimensions' bytes from the address on are memory of that device until the owner is let go.
+/// - `owner.drop` may be called with its context once, from any thread.
+pub(crate) unsafe fn tensor_over(place: Place<'_>, owner: Owner) -> Result<Tensor, Error> {
+    let mut out: *mut C_tensor = ptr::null_mut();
+    let address = ptr::with_exposed_provenance_mut(usize::try_from(place.address).unwrap_or(0));
+    let rank = c_int::try_from(place.dims.len()).unwrap_or(0);
+    call("making a tensor over memory of the mesh", |message, cap| {
+        // SAFETY: the caller's promises; `dims` has `rank` numbers, the out pointer is a live local.
+        unsafe {
+            stepmesh_torch_from_memory(
+                address,
+                place.dims.as_ptr(),
+                rank,
+                place.scalar_type,
+                place.device_type,
+                place.device_index,
+                owner.context,
+                owner.drop,
+                &raw mut out,
+                message,
+                cap,
+            )
+        }
+    })?;
+    // SAFETY: on success it is a new tensor, owned by nobody else.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// The tensor as DLPack; not null.
+pub(crate) fn to_dlpack(tensor: &Tensor) -> Result<*mut RawManagedTensor, Error> {
+    let mut out = ptr::null_mut();
+    call("exporting a tensor as DLPack", |message, cap| {
+        // SAFETY: a live tensor, a live out pointer.
+        unsafe { stepmesh_torch_to_dlpack(tensor.as_ptr(), &raw mut out, message, cap) }
+    })?;
+    Ok(out)
+}
+
+/// A tensor over a DLPack tensor, which is taken only on success.
+///
+/// # Safety
+/// - `managed` is a valid, owned DLPack tensor whose deleter may be called from any thread.
+pub(crate) unsafe fn from_dlpack(managed: *mut RawManagedTensor) -> Result<Tensor, Error> {
+    let mut out: *mut C_tensor = ptr::null_mut();
+    call("importing a tensor from DLPack", |message, cap| {
+        // SAFETY: the caller's promise; the out pointer is a live local.
+        unsafe { stepmesh_torch_from_dlpack(managed, &raw mut out, message, cap) }
+    })?;
+    // SAFETY: on success it is a new tensor, owned by nobody else.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// The stream that this thread works on, in the terms of the vendor's library.
+pub(crate) fn current_stream(device_type: i32, device_index: i32) -> Result<u64, Error> {
+    let mut stream = 0;
+    call("asking for the current stream", |message, cap| {
+        let out = &raw mut stream;
+        // SAFETY: the out pointer is a live local.
+        unsafe { stepmesh_torch_current_stream(device_type, device_index, out, message, cap) }
+    })?;
+    Ok(stream)
+}
+
+/// Calls a function that says what went wrong in a buffer.
+fn call(
+    operation: &'static str,
+    function: impl FnOnce(*mut c_char, usize) -> c_int,
+) -> Result<(), Error> {
+    let mut message = [0; MESSAGE_LEN_BYTES];
+    if function(message.as_mut_ptr(), message.len()) == 0 {
+        return Ok(());
+    }
+    // SAFETY: the function wrote a text with its end, or nothing into zeros.
+    let text = unsafe { CStr::from_ptr(message.as_ptr()) };
+    let message = text.to_string_lossy().trim().to_owned();
+    Err(Error::Torch { operation, message })
+}
+
+// SAFETY: as declared in cpp/tensor.cc.
+unsafe extern "C" {
+    fn stepmesh_torch_facts(
+        tensor: *const C_tensor,
+        facts: *mut Facts,
+        dims: *mut i64,
+        rank_max: c_int,
+        message: *mut c_char,
+        cap: usize,
+    ) -> c_int;
+    fn stepmesh_torch_from_memory(
+        address: *mut c_void,
+        dims: *const i64,
+        rank: c_int,
+        scalar_type: c_int,
+        device_type: c_int,
+        device_index: c_int,
+        owner: *mut c_void,
+        drop: unsafe extern "C" fn(*mut c_void),
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        cap: usize,
+    ) -> c_int;
+    fn stepmesh_torch_to_dlpack(
+        tensor: *const C_tensor,
+        out: *mut *mut RawManagedTensor,
+        message: *mut c_char,
+        cap: usize,
+    ) -> c_int;
+    fn stepmesh_torch_from_dlpack(
+        managed: *mut RawManagedTensor,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        cap: usize,
+    ) -> c_int;
+    fn stepmesh_torch_current_stream(
+        device_type: c_int,
+        device_index: c_int,
+        stream: *mut u64,
+        message: *mut c_char,
+        cap: usize,
+    ) -> c_int;
+}
+
+/// Longer than any message of libtorch without its backtrace that is worth reading.
+const MESSAGE_LEN_BYTES: usize = 1024;
