@@ -12,6 +12,7 @@ use stepmesh_abi::memory::{
 };
 use stepmesh_abi::{SmDeviceInfo, SmPtrAttr};
 
+use crate::compute::Compute;
 use crate::{
     AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, MemEvent, Rdma, Stream,
     framework,
@@ -301,6 +302,12 @@ impl Device {
     #[must_use]
     pub fn rdma(&self) -> Option<Rdma> {
         Rdma::of(self)
+    }
+
+    /// What it compiles; `None` when the backend has no `stepmesh.compute.v1`.
+    #[must_use]
+    pub fn compute(&self) -> Option<Compute> {
+        Compute::of(self)
     }
 
     /// What the backend knows about an address; interior addresses resolve to their allocation.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use stepmesh_abi::Code;
+use stepmesh_graph::{DType, OpKind};
 
 use crate::config::Origin;
 use crate::status::{ErrorFlags, Failure};
@@ -127,6 +128,24 @@ pub enum Error {
         device: Option<u32>,
         /// In the backend's words.
         message: String,
+    },
+    /// A device does not do an operation for a type.
+    #[error(
+        "{object} has no {op} for {dtype}{at}; cast to another type, or compute it elsewhere",
+        object = object(backend, Some(*device)),
+        at = location.as_ref().map(|at| format!(" (at {at})")).unwrap_or_default()
+    )]
+    UnsupportedOp {
+        /// Name of the backend.
+        backend: &'static str,
+        /// The device.
+        device: u32,
+        /// The operation.
+        op: OpKind,
+        /// The type.
+        dtype: DType,
+        /// Where in the user's program it comes from.
+        location: Option<String>,
     },
     /// Memory ran out. Free some, or ask for less; the device is still usable.
     #[error("out of memory on {object}: {message}", object = object(backend, *device))]

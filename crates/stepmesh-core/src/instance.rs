@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use stepmesh_abi::error::{SM_DEADLINE_EXCEEDED, SM_ERROR_FIXED_LEN, SM_NOT_FOUND, SM_OK};
 use stepmesh_abi::extension::{
-    SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1, SM_IPC_FD,
+    SM_EXTENSION_COMPUTE_V1, SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
+    SM_IPC_FD,
 };
 use stepmesh_abi::{
-    SmBackend, SmDeviceInfo, SmError, SmEvent, SmHdr, SmIpcHandle, SmIpcV1, SmMemEventV1,
-    SmOpenArgs, SmPtrAttr, SmRdmaV1,
+    SmBackend, SmComputeV1, SmDeviceInfo, SmError, SmEvent, SmHdr, SmIpcHandle, SmIpcV1,
+    SmMemEventV1, SmOpenArgs, SmPtrAttr, SmRdmaV1,
 };
 
 use crate::config::TransportConfig;
@@ -24,7 +25,7 @@ use crate::event::WaitMode;
 use crate::loader::Plugin;
 use crate::status::Failure;
 use crate::table::Table;
-use crate::{Error, Reason, cleanup, host, mem_event, rdma};
+use crate::{Error, Reason, cleanup, compute, host, mem_event, rdma};
 
 /// An open backend. Closed when the last handle to it goes.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub(crate) struct Instance {
     ipc: Option<SmIpcV1>,
     mem_event: Option<mem_event::Functions>,
     rdma: Option<rdma::Functions>,
+    compute: Option<compute::Functions>,
     /// Boxed: the plugin holds its address.
     watchers: Box<rdma::Watchers>,
     /// What `transport.mem_sync` said when it was opened.
@@ -102,6 +104,7 @@ impl Instance {
             ipc: None,
             mem_event: None,
             rdma: None,
+            compute: None,
             watchers: Box::default(),
             is_mem_synced: host::setting("transport.mem_sync").map_or_else(
                 || TransportConfig::default().mem_sync,
@@ -123,6 +126,10 @@ impl Instance {
             .read_extension(SM_EXTENSION_RDMA_V1)
             .map_err(failed)?
             .and_then(|table| rdma::Functions::of(&table));
+        instance.compute = instance
+            .read_extension(SM_EXTENSION_COMPUTE_V1)
+            .map_err(failed)?
+            .and_then(|table| compute::Functions::of(&table));
         let instance = Arc::new(instance);
         let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
         open.insert(handle.addr(), Arc::downgrade(&instance));
@@ -600,6 +607,11 @@ impl Instance {
         self.rdma
     }
 
+    /// The functions of computing, if the plugin has them.
+    pub(crate) fn compute_functions(&self) -> Option<compute::Functions> {
+        self.compute
+    }
+
     /// Those who are told when memory ends.
     pub(crate) fn watchers(&self) -> &rdma::Watchers {
         &self.watchers
@@ -673,6 +685,8 @@ unsafe impl Extension for SmIpcV1 {}
 unsafe impl Extension for SmMemEventV1 {}
 // SAFETY: a header and optional functions.
 unsafe impl Extension for SmRdmaV1 {}
+// SAFETY: a header and optional functions.
+unsafe impl Extension for SmComputeV1 {}
 
 /// The numbers at the start of an `SmError`.
 #[repr(C)]

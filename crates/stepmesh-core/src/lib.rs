@@ -57,6 +57,25 @@
 //! plugin's missing `launch_host_func`, and installs no log subscriber.
 #![deny(unsafe_code)]
 
+/// `stepmesh.compute.v1`: graphs of tensor operations that a device compiles and executes. Start with
+/// [`Device::compute`].
+///
+/// The types of a graph are those of `stepmesh_graph`, which host and plugins share.
+pub mod compute {
+    pub use executable::{Argument, Executable, ExecutableInfo};
+    pub use host::Compute;
+    pub use stepmesh_graph::{
+        Alias, Attribute, CompareDirection, CompileOptions, DType, DTypeClass, Error as GraphError,
+        F64, Graph, GraphBuilder, Node, NodeId, Op, OpKind, Parts, RANK_MAX, RawGraph, RawNode,
+        RawValue, Shape, TensorType, TextForm, float8, infer, philox,
+    };
+
+    pub(crate) use host::Functions;
+
+    mod executable;
+    mod host;
+    mod raw;
+}
 pub mod config;
 pub mod original;
 

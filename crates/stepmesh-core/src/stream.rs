@@ -218,9 +218,9 @@ impl Stream {
     /// Submits work and holds its buffers until it is done, in one turn: a mark that another thread
     /// made in between would stand before the work. Marks the stream now and then, so that one that
     /// is never idle lets go of what it has done.
-    fn submit<const N: usize>(
+    pub(crate) fn submit<'a>(
         &self,
-        buffers: [&Arc<Buffer>; N],
+        buffers: impl IntoIterator<Item = &'a Arc<Buffer>>,
         work: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut in_flight = lock(&self.in_flight);
@@ -231,7 +231,7 @@ impl Stream {
             in_flight.marked.push_back((event, buffers));
             in_flight.let_go_of_done()?;
         }
-        in_flight.recent.extend(buffers.map(Arc::clone));
+        in_flight.recent.extend(buffers.into_iter().map(Arc::clone));
         work()
     }
 
