@@ -115,8 +115,14 @@ macro_rules! functions {
         }
 
         #[expect(non_snake_case, reason = "the vendor's names")]
-        #[expect(dead_code, reason = "a function that is only asked for has no caller")]
-        #[expect(clippy::missing_safety_doc, reason = "the vendor's documentation says it")]
+        // Which of these a plugin needs, the macro cannot know.
+        #[allow(
+            dead_code,
+            clippy::missing_safety_doc,
+            clippy::too_many_arguments,
+            reason = "the vendor's signatures, of which some are only asked for; its documentation \
+                      says what is safe"
+        )]
         impl $name {
             /// Looks up each function; what is missing is found out when it is called.
             $vis fn of(library: &$crate::Library) -> Self {

@@ -130,6 +130,8 @@ plugins/cpu/src/backend.rs                      the trait's methods whose caller
 plugins/cpu/src/engine.rs                       touches memory that submitters vouched for
 plugins/cpu/src/sys.rs                          tells the kernel about memory
 plugins/cpu/tests/                              calls the table as a C host does
+plugins/cuda/src/driver.rs                      calls CUDA's driver
+plugins/cuda/src/facts.rs                       calls CUDA's driver
 plugins/sim/src/backend.rs                      the trait's methods whose caller vouches for addresses
 plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
 plugins/sim/src/engine.rs                       touches memory that submitters vouched for
