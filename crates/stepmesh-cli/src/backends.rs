@@ -80,7 +80,12 @@ impl Row {
         // Only what is in use is asked: looking for devices runs the plugin's code.
         if candidate.state() == State::Loaded {
             match candidate.probe() {
-                Ok(probe) => row.devices = Some(probe.device_count),
+                Ok(probe) => {
+                    row.devices = Some(probe.device_count);
+                    if probe.device_count == 0 {
+                        row.reason = candidate.why_no_device();
+                    }
+                }
                 Err(reason) => row.reason = Some(reason.to_string()),
             }
         }

@@ -389,6 +389,13 @@ impl Candidate {
         probe::probe(self.load()?)
     }
 
+    /// Why its [`Candidate::probe`] found no device, in the plugin's words, if it has any: which
+    /// library was looked for and what the driver answered, for example.
+    #[must_use]
+    pub fn why_no_device(&self) -> Option<String> {
+        self.load().ok().and_then(why_no_device)
+    }
+
     /// Loads it if it is not loaded yet, and opens it.
     ///
     /// # Errors
@@ -533,11 +540,22 @@ impl std::fmt::Display for Candidate {
 /// Why candidates, by index, failed in this selection.
 type Failures = BTreeMap<usize, Reason>;
 
+/// What a plugin without devices says when it is opened: `probe` has no words for it.
+fn why_no_device(plugin: &'static Plugin) -> Option<String> {
+    match Backend::open_plugin(plugin) {
+        Ok(_) => None,
+        Err(Reason::Open { message }) => Some(message),
+        Err(reason) => Some(reason.to_string()),
+    }
+}
+
 /// At least one device, or the reason.
 fn probed(plugin: &'static Plugin) -> Result<Probe, Reason> {
     let probe = probe::probe(plugin)?;
     if probe.device_count == 0 || probe.score == 0 {
-        Err(Reason::NoDevice)
+        Err(Reason::NoDevice {
+            why: why_no_device(plugin),
+        })
     } else {
         Ok(probe)
     }

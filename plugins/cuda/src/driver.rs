@@ -12,20 +12,19 @@ use cudarc::driver::sys::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
     CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY, CUcontext, CUdevice, CUevent,
     CUevent_flags, CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUfunction,
-    CUipcMem_flags, CUipcMemHandle, CUmemAttach_flags, CUmemRangeHandleType, CUmemorytype,
-    CUmodule, CUpointer_attribute, CUresult, CUstream, CUstream_flags, CUstreamCaptureMode,
+    CUipcMem_flags, CUipcMemHandle, CUmemAttach_flags, CUmemRangeHandleType, CUmodule,
+    CUpointer_attribute, CUresult, CUstream, CUstream_flags, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUstreamWriteValue_flags,
 };
 use stepmesh_driver::{
     Absent, Answer, Driver, Exported, Facts, Failure, Kernel, Kind, Library, PointerFacts,
 };
 use stepmesh_plugin::abi::device::SM_DLPACK_CUDA;
-use stepmesh_plugin::abi::memory::{SM_MEMORY_DEVICE, SM_MEMORY_HOST_PINNED, SM_MEMORY_MANAGED};
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_GPU, SM_NOTE_PROCESS_STATE};
 use stepmesh_plugin::{Capture, CopyRequest, Direction, DmabufMapping, FillRequest, FlushScope};
 
 use crate::functions::Functions;
-use crate::{facts, kernels, status};
+use crate::{facts, kernels, pointer, status};
 
 /// CUDA's driver, loaded and initialised.
 #[derive(Debug)]
@@ -430,50 +429,7 @@ impl Driver for Cuda {
 
     /// `cuPointerGetAttributes`.
     fn pointer(&self, ptr: u64) -> Answer<Option<PointerFacts>> {
-        let (mut kind, mut ordinal): (c_uint, c_int) = (0, -1);
-        let (mut base, mut len, mut id, mut is_managed) = (0_u64, 0_usize, 0_u64, 0_u32);
-        let mut attributes = [
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_int,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_int,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_int,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as c_int,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID as c_int,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_int,
-        ];
-        let mut data: [*mut c_void; 6] = [
-            (&raw mut kind).cast(),
-            (&raw mut ordinal).cast(),
-            (&raw mut base).cast(),
-            (&raw mut len).cast(),
-            (&raw mut id).cast(),
-            (&raw mut is_managed).cast(),
-        ];
-        // SAFETY: six attributes, and for each a local of the type that the documentation says.
-        let asked = unsafe {
-            self.functions.cuPointerGetAttributes(
-                6,
-                attributes.as_mut_ptr(),
-                data.as_mut_ptr(),
-                ptr,
-            )
-        };
-        match asked {
-            Err(failure) if failure.kind::<Self>() == Kind::Invalid => return Ok(None),
-            answer => answer?,
-        }
-        let kind = match kind {
-            _ if is_managed != 0 => SM_MEMORY_MANAGED,
-            kind if kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 => SM_MEMORY_HOST_PINNED,
-            kind if kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => SM_MEMORY_DEVICE,
-            _ => return Ok(None),
-        };
-        Ok(Some(PointerFacts {
-            kind,
-            device: u32::try_from(ordinal).ok(),
-            base,
-            len_bytes: to_u64(len),
-            id,
-        }))
+        pointer::facts(&self.functions, ptr)
     }
 
     /// `cuCtxGetStreamPriorityRange`, `cuStreamCreateWithPriority`.
@@ -802,7 +758,7 @@ fn to64(context: Primary) -> u64 {
     to_u64(context.0)
 }
 
-fn to_u64(number: usize) -> u64 {
+pub(crate) fn to_u64(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 

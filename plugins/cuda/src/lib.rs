@@ -30,6 +30,7 @@ mod driver;
 mod facts;
 mod functions;
 mod kernels;
+mod pointer;
 mod status;
 
 /// The backend.

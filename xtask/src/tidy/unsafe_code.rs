@@ -132,6 +132,7 @@ plugins/cpu/src/sys.rs                          tells the kernel about memory
 plugins/cpu/tests/                              calls the table as a C host does
 plugins/cuda/src/driver.rs                      calls CUDA's driver
 plugins/cuda/src/facts.rs                       calls CUDA's driver
+plugins/cuda/src/pointer.rs                     calls CUDA's driver
 plugins/sim/src/backend.rs                      the trait's methods whose caller vouches for addresses
 plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
 plugins/sim/src/engine.rs                       touches memory that submitters vouched for

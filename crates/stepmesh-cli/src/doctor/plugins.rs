@@ -43,7 +43,11 @@ fn devices(candidate: &Candidate, name: &str, file: &str) -> Finding {
     match candidate.probe() {
         Ok(probe) => {
             let devices = report::count(probe.device_count as usize, "device");
-            Finding::ok(AREA, name, format!("{file}: {devices}"))
+            let why = (probe.device_count == 0)
+                .then(|| candidate.why_no_device())
+                .flatten()
+                .map_or_else(String::new, |why| format!(": {why}"));
+            Finding::ok(AREA, name, format!("{file}: {devices}{why}"))
         }
         // A vendor's plugin on a machine without that vendor's devices is no fault.
         Err(reason) => Finding::ok(AREA, name, format!("{file}: no device: {reason}")),

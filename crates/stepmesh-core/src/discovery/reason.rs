@@ -159,8 +159,11 @@ pub enum Reason {
         slot: &'static str,
     },
     /// No device to work with.
-    #[error("has no usable device")]
-    NoDevice,
+    #[error("has no usable device{}", because(why.as_deref()))]
+    NoDevice {
+        /// What the plugin said when it was opened all the same.
+        why: Option<String>,
+    },
     /// `probe` failed.
     #[error("cannot look for devices: {message}")]
     Probe {
@@ -173,6 +176,10 @@ pub enum Reason {
         /// What the plugin said.
         message: String,
     },
+}
+
+fn because(why: Option<&str>) -> String {
+    why.map_or_else(String::new, |why| format!(": {why}"))
 }
 
 impl From<NoteError> for Reason {
