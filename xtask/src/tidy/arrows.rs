@@ -64,6 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["stepmesh-abi", "stepmesh-core", "stepmesh-graph"],
     ),
     ("stepmesh-transport", &[]),
+    ("stepmesh-rdma", &["stepmesh-transport"]),
     ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
     ("stepmesh-torch", &["stepmesh", "stepmesh-core"]),
     // `bench` calls a function of the cpu backend with and without its table.

@@ -111,6 +111,7 @@ crates/stepmesh-driver/src/host_funcs.rs        is called by the driver with a n
 crates/stepmesh-driver/src/library.rs           opens vendors' libraries and names their functions
 crates/stepmesh-driver/src/stream.rs            calls the driver with handles of the caller
 crates/stepmesh-driver/src/words.rs             makes references of pinned memory
+crates/stepmesh-rdma/src/verbs/                 calls libibverbs, and owns what it gives
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes
