@@ -14,8 +14,8 @@ use stepmesh_abi::{SmDeviceInfo, SmPtrAttr};
 
 use crate::compute::Compute;
 use crate::{
-    AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, MemEvent, Rdma, Stream,
-    framework,
+    AllocFlags, AllocOptions, Backend, Buffer, Error, Event, EventOptions, Flags, MemEvent, Rdma,
+    Stream, framework,
 };
 
 /// A device of an open backend. Clones are cheap; each keeps the backend open.
@@ -302,6 +302,13 @@ impl Device {
     #[must_use]
     pub fn rdma(&self) -> Option<Rdma> {
         Rdma::of(self)
+    }
+
+    /// Flags in memory for work that is captured into graphs; `None` when the backend has no
+    /// `stepmesh.graph.v1`.
+    #[must_use]
+    pub fn flags(&self) -> Option<Flags> {
+        Flags::of(self)
     }
 
     /// What it compiles; `None` when the backend has no `stepmesh.compute.v1`.

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use stepmesh_abi::error::{SM_DEADLINE_EXCEEDED, SM_ERROR_FIXED_LEN, SM_NOT_FOUND, SM_OK};
 use stepmesh_abi::extension::{
-    SM_EXTENSION_COMPUTE_V1, SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
-    SM_IPC_FD,
+    SM_EXTENSION_COMPUTE_V1, SM_EXTENSION_GRAPH_V1, SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1,
+    SM_EXTENSION_RDMA_V1, SM_IPC_FD,
 };
 use stepmesh_abi::{
-    SmBackend, SmComputeV1, SmDeviceInfo, SmError, SmEvent, SmHdr, SmIpcHandle, SmIpcV1,
+    SmBackend, SmComputeV1, SmDeviceInfo, SmError, SmEvent, SmGraphV1, SmHdr, SmIpcHandle, SmIpcV1,
     SmMemEventV1, SmOpenArgs, SmPtrAttr, SmRdmaV1,
 };
 
@@ -25,7 +25,7 @@ use crate::event::WaitMode;
 use crate::loader::Plugin;
 use crate::status::Failure;
 use crate::table::Table;
-use crate::{Error, Reason, cleanup, compute, host, mem_event, rdma};
+use crate::{Error, Reason, cleanup, compute, flags, host, mem_event, rdma};
 
 /// An open backend. Closed when the last handle to it goes.
 #[derive(Debug)]
@@ -36,6 +36,7 @@ pub(crate) struct Instance {
     ipc: Option<SmIpcV1>,
     mem_event: Option<mem_event::Functions>,
     rdma: Option<rdma::Functions>,
+    flags: Option<flags::Functions>,
     compute: Option<compute::Functions>,
     /// Boxed: the plugin holds its address.
     watchers: Box<rdma::Watchers>,
@@ -104,6 +105,7 @@ impl Instance {
             ipc: None,
             mem_event: None,
             rdma: None,
+            flags: None,
             compute: None,
             watchers: Box::default(),
             is_mem_synced: host::setting("transport.mem_sync").map_or_else(
@@ -126,6 +128,10 @@ impl Instance {
             .read_extension(SM_EXTENSION_RDMA_V1)
             .map_err(failed)?
             .and_then(|table| rdma::Functions::of(&table));
+        instance.flags = instance
+            .read_extension(SM_EXTENSION_GRAPH_V1)
+            .map_err(failed)?
+            .and_then(|table| flags::Functions::of(&table));
         instance.compute = instance
             .read_extension(SM_EXTENSION_COMPUTE_V1)
             .map_err(failed)?
@@ -603,6 +609,10 @@ impl Instance {
     }
 
     /// The functions for network adapters, if the plugin has them.
+    pub(crate) fn flag_functions(&self) -> Option<flags::Functions> {
+        self.flags
+    }
+
     pub(crate) fn rdma_functions(&self) -> Option<rdma::Functions> {
         self.rdma
     }
@@ -685,6 +695,8 @@ unsafe impl Extension for SmIpcV1 {}
 unsafe impl Extension for SmMemEventV1 {}
 // SAFETY: a header and optional functions.
 unsafe impl Extension for SmRdmaV1 {}
+// SAFETY: a header and optional functions.
+unsafe impl Extension for SmGraphV1 {}
 // SAFETY: a header and optional functions.
 unsafe impl Extension for SmComputeV1 {}
 

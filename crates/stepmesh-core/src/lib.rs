@@ -88,6 +88,7 @@ mod error;
 mod event;
 #[cfg(test)]
 mod fake;
+mod flags;
 mod framework;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -114,6 +115,7 @@ pub use device::{
 pub use discovery::{Note, Reason};
 pub use error::{Error, Unavailable};
 pub use event::{Event, EventOptions, WaitMode};
+pub use flags::{CaptureState, FlagOutcome, Flags, Word};
 pub use framework::set_current_stream_source;
 pub use loader::StaticPlugin;
 pub use mem_event::MemEvent;

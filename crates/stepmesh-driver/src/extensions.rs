@@ -102,6 +102,12 @@ impl<D: Driver> Rdma for Accelerator<D> {
             let message = format!("{ptr:#x} is in no allocation of a device");
             return Err(Error::invalid_argument(message));
         };
+        if !shared.device(device)?.facts.has_sync_memops {
+            return Err(Error::unimplemented(format!(
+                "copies of device {device} cannot be made synchronous for network adapters; wait for \
+                 the stream before an adapter is told"
+            )));
+        }
         if known.kind != SM_MEMORY_DEVICE {
             // Of host memory, only what is copied synchronously is: the processor saw to it.
             return Ok(());

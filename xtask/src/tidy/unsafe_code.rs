@@ -87,6 +87,7 @@ crates/stepmesh-core/src/probe.rs               calls through a table that is no
 crates/stepmesh-core/src/table.rs               turns a foreign table into the host's own
 crates/stepmesh-core/src/table/                 turns a foreign table into the host's own
 crates/stepmesh-core/src/instance.rs            calls through the table
+crates/stepmesh-core/src/flags.rs               calls an extension with addresses of words
 crates/stepmesh-core/src/mem_event.rs           calls an extension, loads from its word
 crates/stepmesh-core/src/mem_event/             plays backends with that extension
 crates/stepmesh-core/src/device.rs              passes on what callers vouch for
