@@ -11,6 +11,8 @@
 //! - [`RawGraph`]: a graph as the ABI carries it, not checked yet; [`Graph::encode`] and
 //!   [`Graph::decode`] for files;
 //! - [`CompileOptions`] and [`TextForm`]: what host and plugin say about a graph beside itself;
+//! - [`mod@reference`]: an interpreter by which plugins are judged;
+//! - [`mod@samples`]: small cases of each operation, for those who judge;
 //! - [`float8`] and [`philox`]: the two arithmetics that no crate we use has.
 //!
 //! A graph is data: nothing here compiles, executes on a device, or loads a plugin.
@@ -35,6 +37,29 @@
 
 pub mod float8;
 pub mod philox;
+/// What a graph's values are, by an interpreter whose results carry bounds: see
+/// [`reference::evaluate`].
+pub mod reference {
+    pub use element::{Element, max as greatest};
+    pub use evaluate::evaluate;
+    pub use tensor::Tensor;
+
+    mod arrange;
+    mod element;
+    mod elementwise;
+    mod evaluate;
+    mod random;
+    mod reduce;
+    mod tensor;
+}
+/// Small cases of each operation, with arguments: see [`samples::samples`].
+pub mod samples {
+    pub use of::samples;
+    pub use sample::Sample;
+
+    mod of;
+    mod sample;
+}
 
 pub use builder::GraphBuilder;
 pub use dtype::{DType, DTypeClass};
