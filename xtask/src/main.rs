@@ -16,6 +16,7 @@ mod new_plugin;
 mod plugins;
 mod processes;
 mod setup;
+mod simdriver;
 mod table;
 mod test;
 mod tidy;
@@ -56,6 +57,12 @@ enum Task {
     /// Each library is copied to target/<profile>/stepmesh-plugins, loaded back through its C
     /// entry, and refused when it exports anything but that entry.
     BuildPlugins(plugins::Options),
+
+    /// Builds the stand-ins for the GPU vendors' libraries, for tests without a GPU
+    ///
+    /// They go to target/<profile>/simdriver; LD_LIBRARY_PATH with that folder makes the plugins
+    /// load them. They simulate a driver on host memory and prove nothing about hardware.
+    BuildSimdriver(simdriver::Options),
 
     /// Writes the skeleton of a backend that already works, to plugins/<NAME>
     NewPlugin(new_plugin::Options),
@@ -114,6 +121,10 @@ fn run(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Setup(options) => setup::run(workspace, &options)?,
         Task::BuildPlugins(options) => {
             plugins::print(workspace, &plugins::build(workspace, &options)?);
+        }
+        Task::BuildSimdriver(options) => {
+            let dir = simdriver::build(workspace, options)?;
+            println!("LD_LIBRARY_PATH={}", dir.display());
         }
         Task::NewPlugin(options) => new_plugin::run(workspace, &options)?,
         Task::Demo(options) => demo::run(workspace, &options)?,

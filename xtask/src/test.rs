@@ -5,7 +5,7 @@ use anyhow::{Result, anyhow};
 use crate::{
     needs,
     plugins::{self, plugins_dir},
-    verbs,
+    simdriver, verbs,
     workspace::{self, Profile, Workspace},
 };
 
@@ -31,6 +31,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         release: false,
     };
     plugins::print(workspace, &plugins::build(workspace, &plugin_options)?);
+    let simdriver_dir = simdriver::build(workspace, simdriver::Options { release: false })?;
     let target_dir = workspace.metadata()?.target_dir()?;
 
     let mut command = workspace.cargo("test");
@@ -42,6 +43,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     verbs::add_feature(workspace, &mut command, options.package.as_deref())?;
     command.args(&options.filter).arg("--").args(&options.args);
     command.env(PLUGIN_DIR_VARIABLE, plugins_dir(&target_dir, Profile::Dev));
+    command.env(simdriver::DIR_VARIABLE, simdriver_dir);
     let tested = workspace::run(&mut command);
 
     // After the tests, so that what could not be checked is the last thing that one reads.

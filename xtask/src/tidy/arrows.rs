@@ -54,6 +54,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         "stepmesh-backend-rocm",
         &["stepmesh-driver", "stepmesh-plugin"],
     ),
+    // Stand-ins for the vendors' libraries, for tests: they know nothing of us.
+    ("stepmesh-simdriver", &[]),
+    ("stepmesh-simdriver-cuda", &["stepmesh-simdriver"]),
+    ("stepmesh-simdriver-hip", &["stepmesh-simdriver"]),
     // The cpu backend is linked in as the fallback of a host without plugin files.
     (
         "stepmesh-core",

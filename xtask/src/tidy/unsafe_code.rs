@@ -139,6 +139,10 @@ plugins/sim/src/backend.rs                      the trait's methods whose caller
 plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
 plugins/sim/src/engine.rs                       touches memory that submitters vouched for
 plugins/sim/src/memory.rs                       copies between the host and the alias of a device
+plugins/simdriver/src/boundary.rs               reads and writes for C callers, exports their functions
+plugins/simdriver/src/dmabuf.rs                 asks a driver for a dma-buf, and owns what it gives
+plugins/simdriver/src/memory.rs                 maps the memory of simulated devices and copies it
+plugins/simdriver/src/work.rs                   calls functions of the driver's callers
 plugins/sim/tests/                              calls the table as a C host does
 xtask/src/plugins/load.rs                       calls the C entry of each built plugin
 ";
