@@ -33,5 +33,6 @@ pub use error::{Error, PostError, VerbsError};
 
 mod access;
 mod error;
+pub mod select;
 #[cfg(feature = "rdma")]
 pub mod verbs;

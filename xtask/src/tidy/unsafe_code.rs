@@ -113,6 +113,7 @@ crates/stepmesh-driver/src/library.rs           opens vendors' libraries and nam
 crates/stepmesh-driver/src/stream.rs            calls the driver with handles of the caller
 crates/stepmesh-driver/src/words.rs             makes references of pinned memory
 crates/stepmesh-rdma/src/verbs/                 calls libibverbs, and owns what it gives
+crates/stepmesh-rdma/tests/                     promises about the memory of a test
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes

@@ -16,6 +16,7 @@ use super::ledger::Kind;
 use super::result::{self, Failure};
 use super::sys::{self, Functions};
 use crate::VerbsError;
+use crate::select::{self, Gid};
 
 /// An open device. Everything that is made of it holds on to it.
 pub struct Context {
@@ -185,6 +186,13 @@ impl Context {
             gid_table_len: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
             message_len_bytes_max: raw.max_msg_sz,
         })
+    }
+
+    /// The GIDs of a port as they are now, without the empty entries of its table; see
+    /// [`select`](crate::select) for which to use.
+    #[must_use]
+    pub fn gid_table(&self, port: u8) -> Vec<Gid> {
+        select::Port::read(&select::System::this(), &self.name, port).gids
     }
 
     /// The descriptor that becomes readable when there is an asynchronous event. It does not block.

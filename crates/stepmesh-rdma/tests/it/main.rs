@@ -1,0 +1,16 @@
+//! The crate from outside: that no program needs libibverbs to start, and verbs over a real device.
+//! Without a device the latter are reported as not tested, or fail where `STEPMESH_REQUIRE` names
+//! `rdma`. Run them in a guest with a device by `cargo xtask vm run`.
+
+#![cfg(feature = "rdma")]
+
+#[cfg(test)]
+mod connection;
+#[cfg(test)]
+mod failure;
+#[cfg(test)]
+mod needed;
+#[cfg(test)]
+mod registration;
+#[cfg(test)]
+mod support;
