@@ -82,6 +82,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stepmesh-plugin",
         ],
     ),
+    // Compares the backend with bare calls of the driver.
+    (
+        "stepmesh-gpu-check",
+        &["stepmesh-conformance", "stepmesh-core", "stepmesh-driver"],
+    ),
     // Reads the notes of what it built.
     ("xtask", &["stepmesh-abi"]),
 ];

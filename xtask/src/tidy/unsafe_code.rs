@@ -114,6 +114,9 @@ crates/stepmesh-driver/src/stream.rs            calls the driver with handles of
 crates/stepmesh-driver/src/words.rs             makes references of pinned memory
 crates/stepmesh-rdma/src/verbs/                 calls libibverbs, and owns what it gives
 crates/stepmesh-rdma/tests/                     promises about the memory of a test
+crates/stepmesh-gpu-check/src/bare.rs           calls CUDA's driver without the backend
+crates/stepmesh-gpu-check/src/copies.rs         copies by the driver's bare call
+crates/stepmesh-gpu-check/src/flags.rs          submits work that uses words of buffers
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes
