@@ -143,6 +143,12 @@ plugins/sim/src/backend.rs                      the trait's methods whose caller
 plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
 plugins/sim/src/engine.rs                       touches memory that submitters vouched for
 plugins/sim/src/memory.rs                       copies between the host and the alias of a device
+plugins/rocm/src/compiler.rs                    calls HIP's run-time compiler
+plugins/rocm/src/driver.rs                      calls HIP
+plugins/rocm/src/facts.rs                       calls HIP
+plugins/rocm/src/functions.rs                   names functions of C libraries
+plugins/rocm/src/hsa.rs                         calls HSA
+plugins/rocm/src/pointer.rs                     calls HIP
 plugins/simdriver/src/boundary.rs               reads and writes for C callers, exports their functions
 plugins/simdriver/src/dmabuf.rs                 asks a driver for a dma-buf, and owns what it gives
 plugins/simdriver/src/memory.rs                 maps the memory of simulated devices and copies it
