@@ -67,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "stepmesh-conformance",
         &["stepmesh-abi", "stepmesh-core", "stepmesh-graph"],
     ),
+    ("stepmesh-lazy", &["stepmesh-core", "stepmesh-graph"]),
     ("stepmesh-transport", &[]),
     ("stepmesh-rdma", &["stepmesh-transport"]),
     ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),

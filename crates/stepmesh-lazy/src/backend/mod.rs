@@ -1,0 +1,259 @@
+//! What a backend of the lazy engine is: `torch::lazy::BackendImplInterface` in Rust, every method
+//! under its own name and with the same meaning. The one implementation over StepMesh's devices is
+//! in `stepmesh_backend`; what calls the trait is in `engine`.
+
+mod data;
+mod device;
+mod ir_builder;
+mod lowering;
+mod registry;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use stepmesh_graph::DType;
+
+use crate::ir::{EmissionMap, NodePtr};
+use crate::{Error, HostTensor, LazyTensor, Scalar, Shape};
+
+pub use data::{BackendData, BackendDataPtr, DeviceDataInfo};
+pub use device::{BackendDevice, BackendDeviceType, VirtualDevice};
+pub use ir_builder::{IrBuilder, Origin};
+pub use lowering::{Computation, ComputationPtr, LoweringContext};
+pub use registry::{BackendRegistrar, get_backend, has_backend};
+
+/// A backend as the engine drives it.
+///
+/// The names are those of `torch::lazy::BackendImplInterface`, so that whoever has written one for
+/// PyTorch finds each method again. Methods may be called from any thread.
+pub trait LazyBackend: Debug + Send + Sync {
+    /// Name, for messages.
+    fn name(&self) -> &str;
+
+    // Start and end.
+
+    /// Called once, when the backend is registered. Nothing to do by default.
+    fn initialize_aten_bindings(&self) {}
+
+    /// Waits for the work in flight and gives back what is cached. Afterwards nothing is compiled
+    /// or executed any more; values that are there can still be read.
+    ///
+    /// # Errors
+    /// The failure of work in flight.
+    fn prepare_to_exit(&self) -> Result<(), Error>;
+
+    // Configuration.
+
+    /// Starts the random numbers of every device afresh: equal seeds and equal programs give equal
+    /// numbers.
+    fn set_rng_seed(&self, seed: u64);
+
+    /// The seed, and the first of the next `blocks` blocks of random numbers of a device, which are
+    /// then used up.
+    ///
+    /// # Errors
+    /// `UnknownDevice`.
+    fn take_rng_blocks(&self, device: &BackendDevice, blocks: u64) -> Result<(u64, u64), Error>;
+
+    // Tracing.
+
+    /// What makes nodes.
+    fn get_ir_builder(&self) -> &dyn IrBuilder;
+
+    /// Whether a tensor that is alive at the end of a step is to be computed then. A tensor that
+    /// holds data already never is.
+    fn should_sync_tensor(&self, tensor: &LazyTensor) -> bool;
+
+    /// Whether a device does an operation for a type, as `stepmesh.compute.v1` asks it.
+    ///
+    /// # Errors
+    /// `UnknownDevice`, `Backend`.
+    fn supports(
+        &self,
+        device: &BackendDevice,
+        op: stepmesh_graph::OpKind,
+        dtype: DType,
+    ) -> Result<bool, Error>;
+
+    // Data transfer.
+
+    /// Copies a tensor of the host to a device; in the type of `shape`, which has its elements.
+    ///
+    /// # Errors
+    /// `Elements` when the shape does not fit, `Backend`.
+    fn make_computation_data_from_tensor(
+        &self,
+        tensor: &HostTensor,
+        shape: &Shape,
+        device: &BackendDevice,
+    ) -> Result<BackendDataPtr, Error>;
+
+    /// Makes a number a value of rank 0. It may travel with the execution that uses it.
+    ///
+    /// # Errors
+    /// `Elements` for types that have no numbers, `Backend`.
+    fn make_computation_data_from_scalar(
+        &self,
+        scalar: Scalar,
+        dtype: DType,
+        device: &BackendDevice,
+    ) -> Result<BackendDataPtr, Error>;
+
+    /// A value that will be there later, see [`BackendData::assign`].
+    fn create_data_placeholder(&self, device: &BackendDevice, shape: &Shape) -> BackendDataPtr;
+
+    /// The data of a leaf; `None` when the node holds none.
+    fn get_computation_data_from_node(&self, node: &NodePtr) -> Option<BackendDataPtr> {
+        node.device_data().cloned()
+    }
+
+    /// Waits for a value and copies it to the host, converted if a type is given.
+    ///
+    /// # Errors
+    /// `Execution` and `Poisoned` when it could not be computed, `Donated`, `NoValue`, `Timeout`,
+    /// `Backend`.
+    fn make_tensor_from_computation_data(
+        &self,
+        data: &BackendDataPtr,
+        dtype: Option<DType>,
+    ) -> Result<HostTensor, Error>;
+
+    // Lowering, compilation, execution.
+
+    /// A context for nodes whose order is known.
+    ///
+    /// # Errors
+    /// `UnknownDevice`, `Graph`.
+    fn create_lowering_context_with_post_order(
+        &self,
+        name: &str,
+        device: &BackendDevice,
+        post_order: Vec<NodePtr>,
+        emit_status: EmissionMap,
+    ) -> Result<Box<dyn LoweringContext>, Error>;
+
+    /// A context without nodes yet.
+    ///
+    /// # Errors
+    /// `UnknownDevice`.
+    fn create_lowering_context(
+        &self,
+        name: &str,
+        device: &BackendDevice,
+    ) -> Result<Box<dyn LoweringContext>, Error> {
+        self.create_lowering_context_with_post_order(
+            name,
+            device,
+            Vec::new(),
+            EmissionMap::default(),
+        )
+    }
+
+    /// The devices that take part in a compilation for `device`. Alone by default.
+    fn get_compilation_devices(&self, device: &str, _devices: &[String]) -> Vec<String> {
+        vec![device.to_owned()]
+    }
+
+    /// Compiles computations.
+    ///
+    /// # Errors
+    /// `Backend`, `ForeignObject`.
+    fn compile(&self, instances: Vec<ComputationPtr>) -> Result<Vec<ComputationPtr>, Error>;
+
+    /// Launches a compiled computation and returns its results, which may still be on their way.
+    ///
+    /// # Errors
+    /// As for [`LazyBackend::execute_computation_into`].
+    fn execute_computation(
+        &self,
+        computation: &ComputationPtr,
+        arguments: &[BackendDataPtr],
+        device: &BackendDevice,
+    ) -> Result<Vec<BackendDataPtr>, Error> {
+        let shapes = computation.result_shapes();
+        let results: Vec<BackendDataPtr> = shapes
+            .iter()
+            .map(|shape| self.create_data_placeholder(device, shape))
+            .collect();
+        self.execute_computation_into(computation, arguments, &results, &[], device)?;
+        Ok(results)
+    }
+
+    /// Launches a compiled computation. Results that have no memory get some; those that have are
+    /// written where they lie. `donations` are parameters and the results that take over their
+    /// memory, among those that [`LoweringContext::set_up_alias`] allowed; their data is gone then.
+    ///
+    /// # Errors
+    /// `Backend`, `Donated`, `NoValue`, `ForeignObject`, `ForeignValue`; `Execution` and `Poisoned`
+    /// when an argument could not be computed. Failures later on are those of the results.
+    fn execute_computation_into(
+        &self,
+        computation: &ComputationPtr,
+        arguments: &[BackendDataPtr],
+        results: &[BackendDataPtr],
+        donations: &[(usize, usize)],
+        device: &BackendDevice,
+    ) -> Result<(), Error>;
+
+    /// Waits until what was launched on a device is done, and returns a failure that nobody was
+    /// told yet.
+    ///
+    /// # Errors
+    /// `Execution`, `Poisoned`, `Timeout`.
+    fn wait_device_ops(&self, device: &BackendDevice) -> Result<(), Error>;
+
+    /// A failure of work that is over, and that nobody was told yet; does not wait.
+    fn take_failure(&self, device: &BackendDevice) -> Option<Error>;
+
+    // Devices.
+
+    /// Type of the device that is taken when none is named.
+    fn get_default_device_type(&self) -> BackendDeviceType;
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `UnknownDevice` if the backend has none of this type.
+    fn set_default_device_type(&self, device_type: BackendDeviceType) -> Result<(), Error>;
+
+    /// Ordinal of the device that is taken when none is named.
+    fn get_default_device_ordinal(&self) -> u32;
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `UnknownDevice`.
+    fn set_default_device_ordinal(&self, ordinal: u32) -> Result<(), Error>;
+
+    /// Where operations run that the backend lacks.
+    fn eager_fallback_device_type(&self) -> BackendDeviceType;
+
+    /// Every device.
+    fn get_backend_devices(&self) -> Vec<BackendDevice>;
+
+    /// The concrete device behind a virtual one.
+    ///
+    /// # Errors
+    /// `UnknownDevice`.
+    fn get_backend_device(&self, device: VirtualDevice) -> Result<BackendDevice, Error>;
+
+    // Debug and metrics.
+
+    /// What the backend itself counts, in the format of metrics reports; may be empty.
+    fn create_metric_report(&self) -> String;
+
+    /// A computation as the backend sees it, for people.
+    fn get_computation_backend_text(&self, computation: &ComputationPtr) -> String;
+
+    /// Bytes of device memory that are kept for reuse.
+    fn pooled_len_bytes(&self, device: &BackendDevice) -> u64;
+
+    /// Gives back what is kept for reuse.
+    fn release_pools(&self);
+
+    /// For callers that know the implementation.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// A shared backend.
+pub type BackendPtr = Arc<dyn LazyBackend>;

@@ -1,0 +1,734 @@
+//! The backend over the devices of `stepmesh-core` and their extension `stepmesh.compute.v1`.
+
+mod lane;
+mod lowering;
+mod memory;
+mod value;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use stepmesh_core::compute::Argument;
+use stepmesh_core::{Backend, Buffer, Device, Stream};
+use stepmesh_graph::{CompileOptions, DType, OpKind, TensorType, TextForm, reference};
+
+use crate::backend::{BackendDeviceType, IrBuilder, LazyBackend, VirtualDevice};
+use crate::ir::{EmissionMap, NodePtr};
+use crate::{
+    BackendData, BackendDataPtr, BackendDevice, Computation, ComputationPtr, Error, HostTensor,
+    LazyTensor, LoweringContext, Scalar, Shape,
+};
+
+use lane::{Lane, Source};
+use lowering::{GraphComputation, GraphLowering, Program};
+use memory::Memory;
+use value::{Fetched, Value, ValueState};
+
+/// The devices of an open backend, as the lazy engine drives them.
+///
+/// Each device has one stream, on which everything is launched in order, and a pool of memory. No
+/// threads are started: executions are as asynchronous as the backend's streams.
+#[derive(Debug)]
+pub struct StepMeshBackend {
+    backend: Backend,
+    options: BackendOptions,
+    devices: Vec<DeviceState>,
+    default: Mutex<BackendDevice>,
+    seed: AtomicU64,
+    is_exiting: AtomicBool,
+    builder: GraphIrBuilder,
+}
+
+/// How a [`StepMeshBackend`] works.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BackendOptions {
+    /// Longest wait for the device. 60 s.
+    pub timeout: Duration,
+    /// Bytes of each device's memory that are kept for reuse. 1 GiB.
+    pub pool_len_bytes_max: u64,
+    /// Launches of each device in flight; the next one waits for the oldest. 64.
+    pub in_flight_max: usize,
+    /// How graphs are compiled; also bounds the threads of an execution on the host.
+    pub compile: CompileOptions,
+    /// Graphs are not compiled but interpreted on the host, node by node in f64: slow, and the one to
+    /// compare with when an answer is in doubt. No.
+    pub interpret: bool,
+}
+
+/// Makes nodes as the trait says by itself.
+#[derive(Debug, Default)]
+struct GraphIrBuilder;
+
+impl IrBuilder for GraphIrBuilder {}
+
+#[derive(Debug)]
+struct DeviceState {
+    device: Device,
+    name: BackendDevice,
+    /// Made when it is first used: a process may use one device of many.
+    lane: OnceLock<Arc<Lane>>,
+    /// Blocks of random numbers that were given out since the seed was set.
+    rng_blocks: AtomicU64,
+}
+
+impl Default for BackendOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(60),
+            pool_len_bytes_max: 1 << 30,
+            in_flight_max: 64,
+            compile: CompileOptions::default(),
+            interpret: false,
+        }
+    }
+}
+
+impl StepMeshBackend {
+    /// All devices of a backend.
+    ///
+    /// # Errors
+    /// `Backend` when the devices cannot be had.
+    pub fn new(backend: &Backend, options: BackendOptions) -> Result<Self, Error> {
+        let mut devices = Vec::new();
+        for ordinal in 0..backend.device_count() {
+            let device = backend
+                .device(ordinal)
+                .map_err(Error::backend("opening a device"))?;
+            devices.push(DeviceState {
+                name: BackendDevice::new(device_type(&device), ordinal),
+                device,
+                lane: OnceLock::new(),
+                rng_blocks: AtomicU64::new(0),
+            });
+        }
+        let default = devices.first().map(|first| first.name).unwrap_or_default();
+        Ok(Self {
+            backend: backend.clone(),
+            options,
+            devices,
+            default: Mutex::new(default),
+            seed: AtomicU64::new(SEED_DEFAULT),
+            is_exiting: AtomicBool::new(false),
+            builder: GraphIrBuilder,
+        })
+    }
+
+    /// The name that the engine has for a device of the backend.
+    ///
+    /// # Errors
+    /// `UnknownDevice`.
+    pub fn device_of(&self, device: &Device) -> Result<BackendDevice, Error> {
+        let found = self.devices.get(device.ordinal() as usize);
+        found
+            .map(|state| state.name)
+            .ok_or_else(|| self.unknown(device.ordinal().to_string()))
+    }
+
+    /// Existing memory as a value: nothing is copied, and the memory lives as long as the value. It
+    /// must not be written to while graphs that use it are in flight.
+    ///
+    /// # Errors
+    /// `Elements` unless `ty` fits behind `offset_bytes`, `ForeignValue` for memory of another
+    /// device, `UnknownDevice`.
+    pub fn wrap_buffer(
+        &self,
+        buffer: &Arc<Buffer>,
+        offset_bytes: u64,
+        ty: TensorType,
+        device: &BackendDevice,
+    ) -> Result<BackendDataPtr, Error> {
+        let (lane, memory) = self.foreign(buffer, offset_bytes, ty, device)?;
+        let state = ValueState::Ready(memory, None);
+        Ok(Arc::new(Value::new(*device, ty, lane, state)))
+    }
+
+    /// A placeholder whose value is to be written into existing memory.
+    ///
+    /// # Errors
+    /// As for [`StepMeshBackend::wrap_buffer`].
+    pub fn create_placeholder_in(
+        &self,
+        buffer: &Arc<Buffer>,
+        offset_bytes: u64,
+        ty: TensorType,
+        device: &BackendDevice,
+    ) -> Result<BackendDataPtr, Error> {
+        let (lane, memory) = self.foreign(buffer, offset_bytes, ty, device)?;
+        let state = ValueState::Reserved(memory);
+        Ok(Arc::new(Value::new(*device, ty, lane, state)))
+    }
+
+    /// Copies a value into a placeholder that has memory, in the order of launches.
+    ///
+    /// # Errors
+    /// As for [`LazyBackend::execute_computation_into`]; `NoValue` for a placeholder without memory.
+    pub fn copy_into(&self, from: &BackendDataPtr, to: &BackendDataPtr) -> Result<(), Error> {
+        let operation = "copying a value";
+        self.check_running(operation)?;
+        let (source, target) = (own(from, operation)?, own(to, operation)?);
+        let ValueState::Reserved(memory) = target.state().clone() else {
+            return Err(Error::NoValue { ty: to.ty() });
+        };
+        if from.ty() != to.ty() {
+            let fault = format!("{} into {}", from.ty(), to.ty());
+            return Err(Error::elements(operation, fault));
+        }
+        let len_bytes = from.ty().len_bytes() as u64;
+        let work =
+            |args: &[Argument<'_>], outs: &[Argument<'_>], stream: &Stream| match (args, outs) {
+                ([from], [to]) => {
+                    stream.copy(to.buffer, to.offset, from.buffer, from.offset, len_bytes)
+                }
+                _ => Ok(()),
+            };
+        let memories = [memory];
+        let completion = self.lane(&to.device())?.launch(
+            &"copy".into(),
+            &[source.source()?],
+            &memories,
+            work,
+        )?;
+        let [memory] = memories;
+        target.set(ValueState::Ready(memory, Some(completion)));
+        Ok(())
+    }
+
+    /// Waits for a value and gives out the memory that holds it, with the offset in bytes.
+    ///
+    /// # Errors
+    /// As for [`LazyBackend::make_tensor_from_computation_data`]; `Elements` for numbers that are in
+    /// no memory.
+    pub fn buffer_of(&self, data: &BackendDataPtr) -> Result<(Arc<Buffer>, u64), Error> {
+        match own(data, "buffer_of")?.fetch()? {
+            Fetched::Memory(memory) => Ok(memory.share()),
+            Fetched::Number(_) => Err(Error::elements(
+                "buffer_of",
+                "a number lies in no memory".to_owned(),
+            )),
+        }
+    }
+
+    /// The stream that a device's graphs are launched on, to order other work before or after them.
+    ///
+    /// # Errors
+    /// `UnknownDevice`, `Backend`.
+    pub fn with_stream<T>(
+        &self,
+        device: &BackendDevice,
+        body: impl FnOnce(&Stream) -> T,
+    ) -> Result<T, Error> {
+        Ok(body(self.lane(device)?.stream()))
+    }
+
+    fn foreign(
+        &self,
+        buffer: &Arc<Buffer>,
+        offset: u64,
+        ty: TensorType,
+        device: &BackendDevice,
+    ) -> Result<(&Arc<Lane>, Arc<Memory>), Error> {
+        let operation = "wrapping a buffer";
+        let lane = self.lane(device)?;
+        let of = buffer.device();
+        let is_same = of.ordinal() == lane.device().ordinal()
+            && of.backend().name() == lane.device().backend().name();
+        if !is_same {
+            return Err(Error::ForeignValue {
+                operation,
+                found: format!("{}:{}", of.backend().name(), of.ordinal()),
+                expected: device.to_string(),
+            });
+        }
+        let end = offset.checked_add(ty.len_bytes() as u64);
+        let is_aligned = offset.is_multiple_of(ty.dtype().size_bytes() as u64);
+        if !is_aligned || end.is_none_or(|end| end > buffer.len_bytes()) {
+            let fault = format!(
+                "{ty} at byte {offset} of a buffer of {} bytes",
+                buffer.len_bytes()
+            );
+            return Err(Error::elements(operation, fault));
+        }
+        Ok((lane, Arc::new(Memory::foreign(Arc::clone(buffer), offset))))
+    }
+
+    fn state(&self, device: &BackendDevice) -> Result<&DeviceState, Error> {
+        let found = self.devices.get(device.ordinal() as usize);
+        found
+            .filter(|state| state.name == *device)
+            .ok_or_else(|| self.unknown(device.to_string()))
+    }
+
+    fn lane(&self, device: &BackendDevice) -> Result<&Arc<Lane>, Error> {
+        let state = self.state(device)?;
+        if let Some(lane) = state.lane.get() {
+            return Ok(lane);
+        }
+        let lane = Arc::new(Lane::new(&state.device, &self.options)?);
+        // Should another thread have made one meanwhile, that one stays.
+        Ok(state.lane.get_or_init(|| lane))
+    }
+
+    fn unknown(&self, device: String) -> Error {
+        Error::UnknownDevice {
+            backend: self.backend.name().to_owned(),
+            device,
+            count: self.devices.len(),
+        }
+    }
+
+    fn check_running(&self, operation: &'static str) -> Result<(), Error> {
+        if self.is_exiting.load(Ordering::Acquire) {
+            return Err(Error::Exiting { operation });
+        }
+        Ok(())
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.devices.iter().filter_map(|state| state.lane.get())
+    }
+}
+
+impl LazyBackend for StepMeshBackend {
+    fn name(&self) -> &str {
+        self.backend.name()
+    }
+
+    fn prepare_to_exit(&self) -> Result<(), Error> {
+        self.is_exiting.store(true, Ordering::Release);
+        let mut outcome = Ok(());
+        for lane in self.lanes() {
+            let over = lane.wait_all();
+            outcome = outcome.and(over);
+            lane.pool().clear();
+        }
+        outcome
+    }
+
+    fn set_rng_seed(&self, seed: u64) {
+        self.seed.store(seed, Ordering::Release);
+        for state in &self.devices {
+            state.rng_blocks.store(0, Ordering::Release);
+        }
+    }
+
+    fn take_rng_blocks(&self, device: &BackendDevice, blocks: u64) -> Result<(u64, u64), Error> {
+        let state = self.state(device)?;
+        // Wraps after 2^64 blocks.
+        let first = state.rng_blocks.fetch_add(blocks, Ordering::AcqRel);
+        Ok((self.seed.load(Ordering::Acquire), first))
+    }
+
+    fn get_ir_builder(&self) -> &dyn IrBuilder {
+        &self.builder
+    }
+
+    fn should_sync_tensor(&self, _tensor: &LazyTensor) -> bool {
+        true
+    }
+
+    fn supports(&self, device: &BackendDevice, op: OpKind, dtype: DType) -> Result<bool, Error> {
+        match self.lane(device)?.compute() {
+            _ if self.options.interpret => Ok(op.allows(dtype)),
+            Some(compute) => compute
+                .supports(op, dtype)
+                .map_err(Error::backend("asking for an operation")),
+            None => Ok(false),
+        }
+    }
+
+    fn make_computation_data_from_tensor(
+        &self,
+        tensor: &HostTensor,
+        shape: &Shape,
+        device: &BackendDevice,
+    ) -> Result<BackendDataPtr, Error> {
+        let (from, to) = (tensor.ty(), shape.ty());
+        if from.shape() != to.shape() {
+            let fault = format!("{from} cannot be made {to}");
+            return Err(Error::elements("upload", fault));
+        }
+        let converted;
+        let bytes = if from.dtype() == to.dtype() {
+            tensor.bytes()
+        } else {
+            converted = tensor.to_dtype(to.dtype())?;
+            converted.bytes()
+        };
+        let lane = self.lane(device)?;
+        let memory = lane.idle_memory(to.len_bytes())?;
+        memory
+            .buffer()
+            .write_bytes(memory.offset(), bytes)
+            .map_err(Error::backend("writing to device memory"))?;
+        let state = ValueState::Ready(Arc::new(memory), None);
+        Ok(Arc::new(Value::new(*device, to, lane, state)))
+    }
+
+    fn make_computation_data_from_scalar(
+        &self,
+        scalar: Scalar,
+        dtype: DType,
+        device: &BackendDevice,
+    ) -> Result<BackendDataPtr, Error> {
+        let Some(element) = scalar.to_element(dtype) else {
+            let fault = format!("{scalar:?} cannot be of type {dtype}");
+            return Err(Error::elements("number", fault));
+        };
+        let ty = TensorType::new(dtype, stepmesh_graph::Shape::SCALAR)?;
+        let state = ValueState::Immediate(element);
+        Ok(Arc::new(Value::new(*device, ty, self.lane(device)?, state)))
+    }
+
+    fn create_data_placeholder(&self, device: &BackendDevice, shape: &Shape) -> BackendDataPtr {
+        let lane = match self.lane(device) {
+            Ok(lane) => lane,
+            // There is nothing to hold a place on: whoever asks for the value is told so.
+            Err(error) => return Arc::new(Missing::new(*device, shape.ty(), error)),
+        };
+        Arc::new(Value::new(*device, shape.ty(), lane, ValueState::Empty))
+    }
+
+    fn make_tensor_from_computation_data(
+        &self,
+        data: &BackendDataPtr,
+        dtype: Option<DType>,
+    ) -> Result<HostTensor, Error> {
+        let ty = data.ty();
+        let bytes = own(data, "reading a value")?.read()?;
+        let tensor = HostTensor::from_bytes(ty, bytes)?;
+        Ok(match dtype {
+            Some(dtype) if dtype != ty.dtype() => tensor.to_dtype(dtype)?,
+            _ => tensor,
+        })
+    }
+
+    fn create_lowering_context_with_post_order(
+        &self,
+        name: &str,
+        device: &BackendDevice,
+        post_order: Vec<NodePtr>,
+        emit_status: EmissionMap,
+    ) -> Result<Box<dyn LoweringContext>, Error> {
+        self.state(device)?;
+        let lowering = GraphLowering::new(name, *device, post_order, emit_status)?;
+        Ok(Box::new(lowering))
+    }
+
+    fn compile(&self, instances: Vec<ComputationPtr>) -> Result<Vec<ComputationPtr>, Error> {
+        let operation = "compiling a graph";
+        self.check_running(operation)?;
+        instances
+            .iter()
+            .map(|instance| {
+                let computation = own_computation(instance, operation)?;
+                if self.options.interpret {
+                    let compiled: ComputationPtr =
+                        Arc::new(computation.compiled(Program::Interpreted));
+                    return Ok(compiled);
+                }
+                let compute = self.lane(&computation.device())?.compute();
+                let compute = compute.ok_or_else(|| {
+                    Error::lowering(operation, "the backend has no `stepmesh.compute.v1`")
+                })?;
+                let executable = compute
+                    .compile(computation.graph(), &self.options.compile)
+                    .map_err(Error::backend(operation))?;
+                let compiled: ComputationPtr =
+                    Arc::new(computation.compiled(Program::Compiled(executable)));
+                Ok(compiled)
+            })
+            .collect()
+    }
+
+    fn execute_computation_into(
+        &self,
+        computation: &ComputationPtr,
+        arguments: &[BackendDataPtr],
+        results: &[BackendDataPtr],
+        donations: &[(usize, usize)],
+        device: &BackendDevice,
+    ) -> Result<(), Error> {
+        let operation = "executing a graph";
+        let results: Result<Vec<&Value>, Error> =
+            results.iter().map(|data| own(data, operation)).collect();
+        let results = results?;
+        let executed = self.check_running(operation).and_then(|()| {
+            let computation = own_computation(computation, operation)?;
+            let arguments: Result<Vec<&Value>, Error> =
+                arguments.iter().map(|data| own(data, operation)).collect();
+            let lane = self.lane(device)?;
+            execute(lane, computation, &arguments?, &results, donations)
+        });
+        if let Err(error) = &executed {
+            for result in results {
+                result.set(ValueState::Failed(error.clone()));
+            }
+        }
+        executed
+    }
+
+    fn wait_device_ops(&self, device: &BackendDevice) -> Result<(), Error> {
+        match self.state(device)?.lane.get() {
+            Some(lane) => lane.wait_all(),
+            None => Ok(()),
+        }
+    }
+
+    fn take_failure(&self, device: &BackendDevice) -> Option<Error> {
+        self.state(device).ok()?.lane.get()?.take_failure()
+    }
+
+    fn get_default_device_type(&self) -> BackendDeviceType {
+        self.default_device().device_type()
+    }
+
+    fn set_default_device_type(&self, device_type: BackendDeviceType) -> Result<(), Error> {
+        let mut all = self.devices.iter().map(|state| state.name);
+        let found = all.find(|name| name.device_type() == device_type);
+        let found = found.ok_or_else(|| self.unknown(format!("of type {device_type}")))?;
+        *self.default.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        Ok(())
+    }
+
+    fn get_default_device_ordinal(&self) -> u32 {
+        self.default_device().ordinal()
+    }
+
+    fn set_default_device_ordinal(&self, ordinal: u32) -> Result<(), Error> {
+        let found = self.get_backend_device(VirtualDevice(ordinal))?;
+        *self.default.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        Ok(())
+    }
+
+    fn eager_fallback_device_type(&self) -> BackendDeviceType {
+        BackendDeviceType::CPU
+    }
+
+    fn get_backend_devices(&self) -> Vec<BackendDevice> {
+        self.devices.iter().map(|state| state.name).collect()
+    }
+
+    fn get_backend_device(&self, device: VirtualDevice) -> Result<BackendDevice, Error> {
+        let found = self.devices.get(device.0 as usize).map(|state| state.name);
+        found.ok_or_else(|| self.unknown(device.to_string()))
+    }
+
+    fn create_metric_report(&self) -> String {
+        let mut text = String::new();
+        for state in &self.devices {
+            let Some(lane) = state.lane.get() else {
+                continue;
+            };
+            let (reused, allocated) = lane.pool().counts();
+            for (name, value) in [
+                ("PooledAllocation", reused),
+                ("DeviceAllocation", allocated),
+            ] {
+                if value > 0 {
+                    text += &format!("Counter: {name}.{}\n  Value: {value}\n", state.name);
+                }
+            }
+        }
+        text
+    }
+
+    fn get_computation_backend_text(&self, computation: &ComputationPtr) -> String {
+        let Ok(own) = own_computation(computation, "text") else {
+            return computation.to_text();
+        };
+        let plan = match own.program() {
+            Some(Program::Compiled(executable)) => executable.text(TextForm::Plan).ok(),
+            Some(Program::Interpreted) | None => None,
+        };
+        plan.unwrap_or_else(|| computation.to_text())
+    }
+
+    fn pooled_len_bytes(&self, device: &BackendDevice) -> u64 {
+        let lane = self.state(device).ok().and_then(|state| state.lane.get());
+        lane.map_or(0, |lane| lane.pool().len_bytes())
+    }
+
+    fn release_pools(&self) {
+        for lane in self.lanes() {
+            lane.pool().clear();
+        }
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+impl StepMeshBackend {
+    fn default_device(&self) -> BackendDevice {
+        *self.default.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a value on a device that there is not.
+#[derive(Debug)]
+struct Missing {
+    device: BackendDevice,
+    ty: TensorType,
+    error: Error,
+}
+
+impl Missing {
+    fn new(device: BackendDevice, ty: TensorType, error: Error) -> Self {
+        Self { device, ty, error }
+    }
+}
+
+impl BackendData for Missing {
+    fn device(&self) -> BackendDevice {
+        self.device
+    }
+
+    fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    fn get_handle(&self) -> u64 {
+        0
+    }
+
+    fn assign(&self, _other: &dyn BackendData) -> Result<(), Error> {
+        Err(self.error.clone())
+    }
+
+    fn has_value(&self) -> bool {
+        false
+    }
+
+    fn wait(&self) -> Result<(), Error> {
+        Err(self.error.clone())
+    }
+
+    fn is_donatable(&self) -> bool {
+        false
+    }
+
+    fn info(&self) -> Option<crate::DeviceDataInfo> {
+        None
+    }
+
+    fn set_info(&self, _info: crate::DeviceDataInfo) {}
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+fn execute(
+    lane: &Lane,
+    computation: &GraphComputation,
+    arguments: &[&Value],
+    results: &[&Value],
+    donations: &[(usize, usize)],
+) -> Result<(), Error> {
+    let operation = "executing a graph";
+    let (wanted, has) = (
+        [
+            computation.parameters_size(),
+            computation.graph().results().len(),
+        ],
+        [arguments.len(), results.len()],
+    );
+    if has != wanted {
+        let fault = format!("{has:?} arguments and results, it has {wanted:?}");
+        return Err(Error::lowering(operation, fault));
+    }
+    let sources: Result<Vec<Source>, Error> =
+        arguments.iter().map(|value| value.source()).collect();
+    let sources = sources?;
+    let is_interpreted = matches!(computation.program(), Some(Program::Interpreted));
+    let mut memories = Vec::with_capacity(results.len());
+    for (number, value) in results.iter().enumerate() {
+        let len_bytes = value.ty().len_bytes();
+        let donated = donations.iter().find(|(_, result)| *result == number);
+        let donated = donated.and_then(|(param, _)| match sources.get(*param) {
+            Some(Source::Memory(memory, _)) => Some(Arc::clone(memory)),
+            _ => None,
+        });
+        let reserved = match &*value.state() {
+            ValueState::Reserved(memory) => Some(Arc::clone(memory)),
+            _ => None,
+        };
+        memories.push(match reserved.or(donated) {
+            Some(memory) => memory,
+            // The interpreter writes from the host.
+            None if is_interpreted => Arc::new(lane.idle_memory(len_bytes)?),
+            None => Arc::new(lane.pool().take(len_bytes)?),
+        });
+    }
+    let completion = match computation.program() {
+        Some(Program::Compiled(executable)) => {
+            let work = |args: &[Argument<'_>], outs: &[Argument<'_>], stream: &Stream| {
+                executable.execute(args, outs, stream)
+            };
+            Some(lane.launch(computation.name(), &sources, &memories, work)?)
+        }
+        Some(Program::Interpreted) => {
+            interpret(computation, arguments, &memories)?;
+            None
+        }
+        None => return Err(Error::lowering(operation, "it was not compiled")),
+    };
+    for (param, _) in donations {
+        if let Some(value) = arguments.get(*param) {
+            value.set(ValueState::Donated);
+        }
+    }
+    for (value, memory) in results.iter().zip(memories) {
+        value.set(ValueState::Ready(memory, completion.clone()));
+    }
+    Ok(())
+}
+
+/// Computes a graph on the host, and waits for its arguments.
+fn interpret(
+    computation: &GraphComputation,
+    arguments: &[&Value],
+    results: &[Arc<Memory>],
+) -> Result<(), Error> {
+    let tensors: Result<Vec<reference::Tensor>, Error> = arguments
+        .iter()
+        .map(|value| Ok(reference::Tensor::from_bytes(value.ty(), &value.read()?)))
+        .collect();
+    let values = reference::evaluate(computation.graph(), &tensors?)?;
+    for (value, memory) in values.iter().zip(results) {
+        memory
+            .buffer()
+            .write_bytes(memory.offset(), &value.to_bytes())
+            .map_err(Error::backend("writing to device memory"))?;
+    }
+    Ok(())
+}
+
+fn own<'a>(data: &'a BackendDataPtr, operation: &'static str) -> Result<&'a Value, Error> {
+    if let Some(value) = data.as_any().downcast_ref() {
+        return Ok(value);
+    }
+    match data.as_any().downcast_ref::<Missing>() {
+        Some(missing) => Err(missing.error.clone()),
+        None => Err(Error::ForeignObject { operation }),
+    }
+}
+
+fn own_computation<'a>(
+    computation: &'a ComputationPtr,
+    operation: &'static str,
+) -> Result<&'a GraphComputation, Error> {
+    let found = computation.as_any().downcast_ref();
+    found.ok_or(Error::ForeignObject { operation })
+}
+
+/// What DLPack says; some other kind of device if that is not a small number.
+fn device_type(device: &Device) -> BackendDeviceType {
+    i8::try_from(device.info().dlpack.0).map_or(BackendDeviceType::EXT_DEV, BackendDeviceType)
+}
+
+/// The reference's: runs are reproducible unless a seed is set.
+const SEED_DEFAULT: u64 = 101;
