@@ -2,6 +2,8 @@
  * A StepMesh backend in C: one device whose memory is the host's. It needs the header and the C
  * library, nothing else, and is meant to be copied: `cargo xtask new-plugin NAME --c`.
  *
+ * Built with -DEXAMPLE_COMPUTE it also has two operations of stepmesh.compute.v1, see compute.c.
+ *
  * Streams are synchronous: work is done before the slot that submits it returns, so nothing is ever
  * pending and every wait is over at once. Optional slots that are not here are null; the host stands
  * in for them.
@@ -194,6 +196,10 @@ static int32_t put(void *out, void *filled, uint32_t size, SmError *err)
 #define TRY(check) do { int32_t status_ = (check); if (status_ != SM_OK) return status_; } while (0)
 #define NOT_NULL(out) TRY((out) != NULL ? SM_OK : invalid(err, "an out pointer is null", 0))
 
+#ifdef EXAMPLE_COMPUTE
+#include "compute.c"
+#endif
+
 /* ---- the instance and its device ------------------------------------------------------------- */
 
 static int32_t ex_probe(uint32_t *n_devices, uint32_t *score, SmError *err)
@@ -245,6 +251,9 @@ static void drop_all(struct item *list, int has_memory)
 static int32_t ex_close(SmBackend *s, SmError *err)
 {
   TRY(admit(s, ENDING, err));
+#ifdef EXAMPLE_COMPUTE
+  release_executables(s);
+#endif
   drop_all(s->blocks, 1);
   drop_all(s->streams, 0);
   drop_all(s->events, 0);
@@ -586,6 +595,9 @@ static const SmBackendApi api = {
   .event_query = ex_event_query,
   .event_sync = ex_event_sync,
   .last_error = ex_last_error,
+#ifdef EXAMPLE_COMPUTE
+  .get_extension = ex_get_extension,
+#endif
 };
 
 const SmBackendApi *stepmesh_backend_query_v1(const SmHostApi *h, SmError *err)

@@ -65,7 +65,12 @@ impl Language {
                     )
                     .replace("Example in C", name)
                     .replace("\"example-c\"", &format!("\"{name}\""));
-                vec![("plugin.c", source), ("README.md", readme(name, self))]
+                let compute = EXAMPLE_C_COMPUTE.replace("example.c", "plugin.c");
+                vec![
+                    ("plugin.c", source),
+                    ("compute.c", compute),
+                    ("README.md", readme(name, self)),
+                ]
             }
             Self::Cpp => {
                 let source = EXAMPLE_CPP
@@ -183,6 +188,7 @@ fn next_steps(name: &str, language: Language) -> String {
 
 /// The plugins that are judged as they are; a skeleton is one of them under another name.
 const EXAMPLE_C: &str = include_str!("../../plugins/example-c/example.c");
+const EXAMPLE_C_COMPUTE: &str = include_str!("../../plugins/example-c/compute.c");
 const EXAMPLE_CPP: &str = include_str!("../../plugins/example-cpp/example.cc");
 /// The crate of a skeleton in Rust.
 const MANIFEST: &str = include_str!("new_plugin/manifest.txt");

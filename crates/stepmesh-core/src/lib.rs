@@ -74,7 +74,6 @@ pub mod compute {
 
     mod executable;
     mod host;
-    mod raw;
 }
 pub mod config;
 pub mod original;

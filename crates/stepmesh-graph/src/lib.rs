@@ -8,7 +8,7 @@
 //! - [`infer`]: the type and shape that an operation gives, or what is wrong with its operands;
 //! - [`Graph`], made by a [`GraphBuilder`] or from [`Parts`] of someone who is not trusted: whoever
 //!   holds one holds a valid one;
-//! - [`RawGraph`]: a graph as the ABI carries it, not checked yet; [`Graph::encode`] and
+//! - [`RawGraph`]: a graph as the ABI carries it, not checked yet; [`Lowered`]: its structs; [`Graph::encode`] and
 //!   [`Graph::decode`] for files;
 //! - [`CompileOptions`] and [`TextForm`]: what host and plugin say about a graph beside itself;
 //! - [`mod@reference`]: an interpreter by which plugins are judged;
@@ -65,6 +65,7 @@ pub use builder::GraphBuilder;
 pub use dtype::{DType, DTypeClass};
 pub use error::Error;
 pub use graph::{Alias, Graph, Node, NodeId, Parts};
+pub use lowered::Lowered;
 pub use op::{CompareDirection, F64, Op};
 pub use op_kind::OpKind;
 pub use options::{CompileOptions, TextForm};
@@ -77,6 +78,7 @@ mod codec;
 mod dtype;
 mod error;
 mod graph;
+mod lowered;
 mod op;
 mod op_kind;
 mod options;

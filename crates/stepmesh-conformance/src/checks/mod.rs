@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod compute;
+mod compute_hostile;
 mod concurrency;
 mod device;
 mod errors;
@@ -12,6 +13,7 @@ mod lifecycle;
 mod load;
 mod mem_event;
 mod memory;
+mod program;
 mod rdma;
 mod setting;
 mod stream;

@@ -5,6 +5,7 @@
 //! the ABI; whether it does is the question, so it is only ever called in a process that was started
 //! for this and may die of it. The comments at the calls therefore say what this side guarantees.
 
+pub(crate) mod compute;
 pub(crate) mod error_arg;
 pub(crate) mod extensions;
 pub(crate) mod failure;

@@ -393,13 +393,13 @@ impl Session {
         Ok(state)
     }
 
-    /// The table of an extension, which starts with a header, and its version.
+    /// The table of an extension, which starts with a header.
     pub(crate) fn extension(&self, id: &str, min_version: u32) -> Result<Extension, Failure> {
         let (mut table, mut version) = (std::ptr::null(), 0);
         let len = u32::try_from(id.len()).unwrap_or(u32::MAX);
         let ptr = id.as_ptr().cast::<c_char>();
         call!(self.get_extension(ptr, len, min_version, &raw mut table, &raw mut version))?;
-        Ok(Extension { table, version })
+        Ok(Extension { table })
     }
 }
 
@@ -407,7 +407,6 @@ impl Session {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extension {
     pub(crate) table: *const c_void,
-    pub(crate) version: u32,
 }
 
 impl Extension {

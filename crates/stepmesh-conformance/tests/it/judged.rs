@@ -22,10 +22,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             ));
         }
     }
-    for (name, variable, compiler, source) in EXAMPLES {
+    for (name, variable, compiler, source, options) in EXAMPLES {
+        let with = if options.is_empty() { "" } else { "_computing" };
         trials.push(Trial::ignorable_test(
-            format!("{name}_passes_all"),
-            move || example(name, variable, compiler, source),
+            format!("{name}{with}_passes_all"),
+            move || example(name, variable, compiler, source, options),
         ));
     }
     trials
@@ -33,11 +34,18 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The examples for authors in other languages pass what they must. No C++ compiler is told; no C
 /// compiler is a failure.
-fn example(name: &str, variable: &str, compiler: &str, source: &str) -> Result<Completion, Failed> {
+fn example(
+    name: &str,
+    variable: &str,
+    compiler: &str,
+    source: &str,
+    options: &[&str],
+) -> Result<Completion, Failed> {
     let directory = tempfile::tempdir()?;
     let path = plugin_path(directory.path(), name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-    match compile_with(variable, compiler, &source, &path, &["-O2"]) {
+    let options = [&["-O2", "-Wall", "-Wextra", "-Werror"], options].concat();
+    match compile_with(variable, compiler, &source, &path, &options) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && compiler != "cc" => {
             return Ok(Completion::ignored_with(format!("{compiler}: {error}")));
         }
@@ -78,14 +86,36 @@ fn plugin(name: &str) -> Result<PathBuf, Failed> {
     Ok(PathBuf::from(directory).join(format!("libstepmesh_backend_{name}.so")))
 }
 
-/// Name, variable with the compiler, its usual name, source.
-const EXAMPLES: [(&str, &str, &str, &str); 2] = [
-    ("example-c", "CC", "cc", "../../plugins/example-c/example.c"),
+/// An example: name, variable with the compiler, its usual name, source, and options of its own.
+type Example = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+);
+
+const EXAMPLES: [Example; 3] = [
+    (
+        "example-c",
+        "CC",
+        "cc",
+        "../../plugins/example-c/example.c",
+        &[],
+    ),
+    (
+        "example-c",
+        "CC",
+        "cc",
+        "../../plugins/example-c/example.c",
+        &["-DEXAMPLE_COMPUTE"],
+    ),
     (
         "example-cpp",
         "CXX",
         "c++",
         "../../plugins/example-cpp/example.cc",
+        &[],
     ),
 ];
 /// The plugins of this repository, by name.

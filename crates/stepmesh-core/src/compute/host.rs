@@ -8,10 +8,9 @@ use stepmesh_abi::{
     SmBackend, SmCompileOptions, SmComputeV1, SmError, SmExecutableInfo, SmFingerprint, SmGraph,
     SmHdr,
 };
-use stepmesh_graph::{CompileOptions, DType, Graph, OpKind};
+use stepmesh_graph::{CompileOptions, DType, Graph, Lowered, OpKind};
 
 use super::executable::Executable;
-use super::raw::Lowered;
 use crate::{Device, Error};
 
 /// A device that compiles graphs of tensor operations. Any thread may use it.

@@ -1,5 +1,4 @@
 //! A graph as the structs of the ABI, which point into arrays that are kept beside them.
-#![forbid(unsafe_code)]
 
 use std::ffi::c_void;
 use std::ptr;
@@ -9,12 +8,15 @@ use stepmesh_abi::compute::{
     SM_COMPUTE_RANK_MAX, SM_COMPUTE_TEXT_MAX,
 };
 use stepmesh_abi::{SmAlias, SmAttr, SmGraph, SmHdr, SmNode, SmStr, SmValue};
-use stepmesh_graph::{Attribute, RawGraph, RawNode, RawValue};
 
-/// The arrays of a graph. Vectors that have moved into it do not change any more, so what points to
-/// their items stays right wherever the whole moves.
+use crate::raw::{Attribute, RawGraph, RawNode, RawValue};
+
+/// The arrays of a graph, of which the structs of the ABI are made. Nothing is checked, so that one can
+/// also make what a plugin must refuse.
+// Vectors that have moved into it do not change any more, so what points to their items stays right
+// wherever the whole moves.
 #[derive(Debug)]
-pub(super) struct Lowered {
+pub struct Lowered {
     raw: RawGraph,
     nodes: Vec<SmNode>,
     results: Vec<SmValue>,
@@ -25,7 +27,9 @@ pub(super) struct Lowered {
 }
 
 impl Lowered {
-    pub(super) fn new(raw: RawGraph) -> Self {
+    /// The arrays of a graph.
+    #[must_use]
+    pub fn new(raw: RawGraph) -> Self {
         // All at once, so that no push moves what a node points to.
         let operands: Vec<SmValue> = raw
             .nodes
@@ -65,8 +69,14 @@ impl Lowered {
         }
     }
 
-    /// The struct; it points into `self`.
-    pub(super) fn graph(&self) -> SmGraph {
+    /// The nodes, for those who test what a plugin refuses.
+    pub fn nodes_mut(&mut self) -> &mut [SmNode] {
+        &mut self.nodes
+    }
+
+    /// The struct. It points into `self`, and must not be used after it.
+    #[must_use]
+    pub fn graph(&self) -> SmGraph {
         SmGraph {
             hdr: SmHdr::of::<SmGraph>(),
             name: text(&self.raw.name),
