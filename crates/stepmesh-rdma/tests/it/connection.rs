@@ -8,7 +8,7 @@ use stepmesh_rdma::verbs::{
     CompletionQueue, Ledger, Opcode, PortState, QpOptions, QueuePair, SendList, Write,
 };
 
-use crate::support::{Device, wait_until};
+use crate::support::{Device, push, wait_until};
 
 #[test]
 fn a_device_tells_what_it_can_and_the_ledger_counts_it() {
@@ -79,14 +79,7 @@ fn a_chain_is_one_post_and_one_completion_on_each_side() {
             signalled: piece == 7,
             ..source.write_to(&target, (piece * 512, piece * 512), 512)
         };
-        // SAFETY: the memory lives until the connection is gone.
-        let pushed = unsafe {
-            match piece {
-                7 => list.push_write_imm(&write, 99, false),
-                _ => list.push_write(&write),
-            }
-        };
-        assert!(pushed);
+        push(&mut list, &write, (piece == 7).then_some(99));
     }
     assert_eq!(sender.queue_pair.post(&mut list).unwrap(), 8);
     assert_eq!(receiver.wait().imm_data, Some(99));

@@ -3,7 +3,7 @@
 use stepmesh_rdma::Access;
 use stepmesh_rdma::verbs::{PathOptions, QpOptions, SendList, WorkStatus, Write};
 
-use crate::support::{Device, End};
+use crate::support::{Device, End, push};
 
 #[test]
 fn a_wrong_key_is_refused_by_the_peer_and_the_connection_can_be_made_anew() {
@@ -137,12 +137,10 @@ fn of_a_list_that_is_refused_in_the_middle_the_head_was_taken() {
         len_bytes: inline_len + 1,
         ..good
     };
+    push(&mut list, &good, None);
     // SAFETY: the memory lives until the connection is gone.
-    assert!(unsafe { list.push_write(&good) });
-    // SAFETY: the same.
     assert!(unsafe { list.push_write_imm(&too_long, 0, true) });
-    // SAFETY: the same.
-    assert!(unsafe { list.push_write(&good) });
+    push(&mut list, &good, None);
     let refused = sender.queue_pair.post(&mut list).unwrap_err();
     assert_eq!(refused.taken, 1, "{refused}");
     assert_eq!(refused.error.verb, "ibv_post_send");

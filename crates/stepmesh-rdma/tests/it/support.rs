@@ -149,14 +149,7 @@ impl End {
     /// Posts one write, with an immediate if there is one.
     pub(crate) fn write(&mut self, write: &Write, imm: Option<u32>) {
         let mut list = SendList::with_capacity(1);
-        // SAFETY: the memory of tests lives until the connection is gone.
-        let pushed = unsafe {
-            match imm {
-                Some(imm) => list.push_write_imm(write, imm, false),
-                None => list.push_write(write),
-            }
-        };
-        assert!(pushed);
+        push(&mut list, write, imm);
         assert_eq!(self.queue_pair.post(&mut list).unwrap(), 1);
     }
 
@@ -229,6 +222,17 @@ impl Registered {
             signalled: true,
         }
     }
+}
+
+/// Appends a write, with an immediate if there is one.
+pub(crate) fn push(list: &mut SendList, write: &Write, imm: Option<u32>) {
+    let pushed = match imm {
+        // SAFETY: the memory of tests lives until the connection is gone.
+        Some(imm) => unsafe { list.push_write_imm(write, imm, false) },
+        // SAFETY: the same.
+        None => unsafe { list.push_write(write) },
+    };
+    assert!(pushed);
 }
 
 /// Waits, with a bound, for what is sure to happen.
