@@ -33,6 +33,7 @@ pub use error::{Error, PostError, VerbsError};
 
 mod access;
 mod error;
+pub mod registration;
 pub mod select;
 #[cfg(feature = "rdma")]
 pub mod verbs;

@@ -112,6 +112,8 @@ crates/stepmesh-driver/src/host_funcs.rs        is called by the driver with a n
 crates/stepmesh-driver/src/library.rs           opens vendors' libraries and names their functions
 crates/stepmesh-driver/src/stream.rs            calls the driver with handles of the caller
 crates/stepmesh-driver/src/words.rs             makes references of pinned memory
+crates/stepmesh-rdma/src/registration/domain.rs registers memory that its owner vouched for
+crates/stepmesh-rdma/src/registration/tests.rs  describes memory that nobody touches
 crates/stepmesh-rdma/src/verbs/                 calls libibverbs, and owns what it gives
 crates/stepmesh-rdma/tests/                     promises about the memory of a test
 crates/stepmesh-gpu-check/src/bare.rs           calls CUDA's driver without the backend

@@ -23,14 +23,14 @@ impl System {
     }
 
     /// The text of a file, trimmed; nothing when it cannot be read or is empty. `path` is absolute.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
     /// The names in a folder, in the order in which people count; none when there is no folder.
-    pub(super) fn names(&self, dir: &str) -> Vec<String> {
+    pub(crate) fn names(&self, dir: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(dir)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())

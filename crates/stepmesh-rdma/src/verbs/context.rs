@@ -195,6 +195,14 @@ impl Context {
         select::Port::read(&select::System::this(), &self.name, port).gids
     }
 
+    /// Whether the adapter reaches devices' PCIe windows by itself, so that dma-bufs of them can be
+    /// registered (mlx5's data direct).
+    #[must_use]
+    pub fn has_direct_dmabuf(&self) -> bool {
+        // SAFETY: `self` keeps the context open.
+        unsafe { result::has_data_direct(self.raw) }
+    }
+
     /// The descriptor that becomes readable when there is an asynchronous event. It does not block.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {

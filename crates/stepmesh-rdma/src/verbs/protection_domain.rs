@@ -34,6 +34,9 @@ pub struct DmabufSlice<'a> {
     /// The address by which work requests and peers shall name its first byte. Its offset in a page
     /// must be that of `offset`.
     pub iova: u64,
+    /// Whether the dma-buf is of the device's PCIe window, which the adapter must be told; see
+    /// [`Context::has_direct_dmabuf`].
+    pub is_direct: bool,
 }
 
 impl ProtectionDomain {
@@ -59,7 +62,9 @@ impl ProtectionDomain {
     /// Registers host memory, or device memory for which a driver answers (peer memory).
     ///
     /// # Safety
-    /// - `address .. address + len_bytes` stays mapped as long as `keep_alive` lives.
+    /// - `address .. address + len_bytes` stays mapped as long as `keep_alive` lives, and that is as
+    ///   long as any request that names it. With [`Access::remote_write`] or
+    ///   [`Access::remote_read`] every peer's requests count.
     /// - With [`Access::remote_write`], any byte of it may change at any time, also through peers
     ///   that were only given the key once: no Rust reference to its bytes is held across such a
     ///   point, as for memory shared between processes.
@@ -90,7 +95,7 @@ impl ProtectionDomain {
     /// allocated as long as `keep_alive` lives, and peers may change it.
     ///
     /// # Errors
-    /// `ibv_reg_dmabuf_mr` failed, or the library has none.
+    /// `ibv_reg_dmabuf_mr` or `mlx5dv_reg_dmabuf_mr` failed, or the library has none.
     pub unsafe fn register_dmabuf(
         self: &Arc<Self>,
         slice: DmabufSlice<'_>,
@@ -102,6 +107,7 @@ impl ProtectionDomain {
             offset,
             len_bytes,
             iova,
+            is_direct,
         } = slice;
         let failed = |failure: Failure| {
             failure.on(format!(
@@ -114,6 +120,7 @@ impl ProtectionDomain {
             offset,
             len_bytes: usize::try_from(len_bytes).map_err(|_overflow| failed(TOO_LONG))?,
             iova,
+            is_direct,
         };
         let functions = self.context.functions();
         // SAFETY: the domain is alive and the descriptor open; the range is the caller's promise.

@@ -178,6 +178,18 @@ impl QueuePair {
         self.modify(&mut attributes, mask, "to RTS")
     }
 
+    /// Pins a queue pair that is up to one port of a bonded adapter, from 1, so that several queue
+    /// pairs use all of them.
+    ///
+    /// # Errors
+    /// `mlx5dv_modify_qp_lag_port` failed: the adapter is not bonded or of another make, or there is no
+    /// libmlx5. The queue pair goes on as it was.
+    pub fn pin_to_lag_port(&mut self, port: u8) -> Result<(), VerbsError> {
+        // SAFETY: the queue pair is alive.
+        let pinned = unsafe { result::modify_qp_lag_port(self.raw, port) };
+        pinned.map_err(|failure| failure.on(self.object(&format!("to port {port}"))))
+    }
+
     /// Fails everything that is outstanding: it completes as flushed.
     ///
     /// # Errors

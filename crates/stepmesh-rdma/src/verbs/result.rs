@@ -18,7 +18,7 @@ use rdma_sys::{
     ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_wc,
 };
 
-use super::sys::{Functions, RawAsyncEvent};
+use super::sys::{self, Functions, RawAsyncEvent};
 use crate::VerbsError;
 
 /// A verb that failed, before it is known what it was done to.
@@ -189,6 +189,8 @@ pub(super) struct DmabufRange {
     pub(super) offset: u64,
     pub(super) len_bytes: usize,
     pub(super) iova: u64,
+    /// Of the device's PCIe window, by the direct verbs of mlx5.
+    pub(super) is_direct: bool,
 }
 
 pub(super) unsafe fn reg_dmabuf_mr(
@@ -197,18 +199,55 @@ pub(super) unsafe fn reg_dmabuf_mr(
     range: DmabufRange,
     access: c_int,
 ) -> Answer<NonNull<ibv_mr>> {
-    let verb = "ibv_reg_dmabuf_mr";
-    let reg_dmabuf_mr = functions.ibv_reg_dmabuf_mr;
-    let reg_dmabuf_mr = reg_dmabuf_mr.ok_or_else(|| Failure::unsupported(verb))?;
     let DmabufRange {
         fd,
         offset,
         len_bytes,
         iova,
+        is_direct,
     } = range;
-    // SAFETY: the contract of this module.
-    let region = unsafe { reg_dmabuf_mr(domain.as_ptr(), offset, len_bytes, iova, fd, access) };
+    let domain = domain.as_ptr();
+    let (verb, region) = if is_direct {
+        let verb = "mlx5dv_reg_dmabuf_mr";
+        let register = sys::mlx5().and_then(|mlx5| mlx5.mlx5dv_reg_dmabuf_mr);
+        let register = register.ok_or_else(|| Failure::unsupported(verb))?;
+        let direct = MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
+        // SAFETY: the contract of this module; other makes of adapters are refused by the library.
+        let region = unsafe { register(domain, offset, len_bytes, iova, fd, access, direct) };
+        (verb, region)
+    } else {
+        let verb = "ibv_reg_dmabuf_mr";
+        let register = functions.ibv_reg_dmabuf_mr;
+        let register = register.ok_or_else(|| Failure::unsupported(verb))?;
+        // SAFETY: the contract of this module.
+        let region = unsafe { register(domain, offset, len_bytes, iova, fd, access) };
+        (verb, region)
+    };
     NonNull::new(region).ok_or_else(|| Failure::last(verb))
+}
+
+/// Whether the adapter reaches devices' PCIe windows by itself (mlx5's data direct).
+pub(super) unsafe fn has_data_direct(context: NonNull<ibv_context>) -> bool {
+    let Some(mlx5) = sys::mlx5() else {
+        return false;
+    };
+    let Some(path_of) = mlx5.mlx5dv_get_data_direct_sysfs_path else {
+        return false;
+    };
+    let mut path = [0; 256];
+    // SAFETY: the contract of this module; the library writes no more than the room, and refuses
+    // other makes of adapters.
+    let status = unsafe { path_of(context.as_ptr(), path.as_mut_ptr(), path.len()) };
+    status == 0 && mlx5.mlx5dv_reg_dmabuf_mr.is_some()
+}
+
+pub(super) unsafe fn modify_qp_lag_port(queue_pair: NonNull<ibv_qp>, port: u8) -> Answer<()> {
+    let verb = "mlx5dv_modify_qp_lag_port";
+    let modify = sys::mlx5().and_then(|mlx5| mlx5.mlx5dv_modify_qp_lag_port);
+    let modify = modify.ok_or_else(|| Failure::unsupported(verb))?;
+    // SAFETY: the contract of this module; other makes of adapters are refused by the library.
+    let status = unsafe { modify(queue_pair.as_ptr(), port) };
+    check(verb, status)
 }
 
 pub(super) unsafe fn dereg_mr(functions: &Functions, region: NonNull<ibv_mr>) -> Answer<()> {
@@ -398,3 +437,6 @@ fn none_yet<T>(verb: &'static str) -> Answer<Option<T>> {
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a kernel may ignore.
 const OPTIONAL_ACCESS: c_int = 0x3ff0_0000;
+
+/// Of `enum mlx5dv_reg_dmabuf_access`.
+const MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT: c_int = 1;

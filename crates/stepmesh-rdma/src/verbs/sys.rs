@@ -136,11 +136,50 @@ functions! {
     }
 }
 
+/// The functions of libmlx5 that are used where the adapter is one of theirs.
+#[derive(Debug)]
+pub(super) struct Mlx5 {
+    // rdma-core 55.
+    pub(super) mlx5dv_reg_dmabuf_mr: Option<RegDirectDmabuf>,
+    pub(super) mlx5dv_get_data_direct_sysfs_path:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut c_char, usize) -> c_int>,
+    // rdma-core 27.
+    pub(super) mlx5dv_modify_qp_lag_port: Option<unsafe extern "C" fn(*mut ibv_qp, u8) -> c_int>,
+    _library: unix::Library,
+}
+
+type RegDirectDmabuf =
+    unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int, c_int) -> *mut ibv_mr;
+
+/// The library of Mellanox adapters, if there is one: loaded by the first call.
+pub(super) fn mlx5() -> Option<&'static Mlx5> {
+    static MLX5: OnceLock<Option<Mlx5>> = OnceLock::new();
+    MLX5.get_or_init(Mlx5::load).as_ref()
+}
+
+impl Mlx5 {
+    fn load() -> Option<Self> {
+        // SAFETY: the provider that libibverbs itself loads where there is such an adapter.
+        let library = unsafe { unix::Library::open(Some(OsStr::new(LIBMLX5)), FLAGS) }.ok()?;
+        // SAFETY: the header infiniband/mlx5dv.h declares it so; the same for the next two.
+        let reg_dmabuf_mr = unsafe { library.get("mlx5dv_reg_dmabuf_mr\0") };
+        // SAFETY: as above.
+        let data_direct = unsafe { library.get("mlx5dv_get_data_direct_sysfs_path\0") };
+        // SAFETY: as above.
+        let lag_port = unsafe { library.get("mlx5dv_modify_qp_lag_port\0") };
+        Some(Self {
+            mlx5dv_reg_dmabuf_mr: reg_dmabuf_mr.ok().map(|symbol| *symbol),
+            mlx5dv_get_data_direct_sysfs_path: data_direct.ok().map(|symbol| *symbol),
+            mlx5dv_modify_qp_lag_port: lag_port.ok().map(|symbol| *symbol),
+            _library: library,
+        })
+    }
+}
+
 impl Functions {
     fn load(name: &str) -> Result<Self, Error> {
-        let flags = unix::RTLD_NOW | unix::RTLD_LOCAL | libc::RTLD_NODELETE;
         // SAFETY: the constructors of libibverbs run, which every user of verbs runs at start.
-        let library = unsafe { unix::Library::open(Some(OsStr::new(name)), flags) };
+        let library = unsafe { unix::Library::open(Some(OsStr::new(name)), FLAGS) };
         let library = library.map_err(|error| refused(&error))?;
         let mut functions = Self::of(library)?;
         functions.fork_support = functions.prepare_for_forks();
@@ -201,6 +240,12 @@ pub(super) fn text(chars: &[c_char]) -> String {
 
 /// The name with the version of its ABI, which has not changed since 2005.
 const LIBRARY: &str = "libibverbs.so.1";
+
+/// The name with the version of its ABI.
+const LIBMLX5: &str = "libmlx5.so.1";
+
+/// Never unloaded, and of no concern to other libraries.
+const FLAGS: c_int = unix::RTLD_NOW | unix::RTLD_LOCAL | libc::RTLD_NODELETE;
 
 /// Of `enum ibv_fork_status`.
 const IBV_FORK_UNNEEDED: c_int = 2;
