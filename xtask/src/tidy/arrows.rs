@@ -81,6 +81,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stepmesh-core",
             "stepmesh-backend-cpu",
             "stepmesh-plugin",
+            "stepmesh-rdma",
         ],
     ),
     // Compares the backend with bare calls of the driver.

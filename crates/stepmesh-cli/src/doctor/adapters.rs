@@ -2,6 +2,8 @@
 
 use stepmesh_core::config::{Config, TransportKind};
 
+use stepmesh_rdma::select::{Adapter, Location, Options, PortVerdict, choose};
+
 use super::system::System;
 use super::{Finding, State};
 
@@ -14,6 +16,7 @@ pub(super) fn examine(system: &System, config: &Config) -> Vec<Finding> {
         return findings;
     }
     findings.push(access(system));
+    findings.extend(ports(system, config));
     findings
 }
 
@@ -65,6 +68,61 @@ fn mended(finding: Finding, state: State, mend: &str) -> Finding {
     match state {
         State::Ok => finding,
         other => finding.at(other, mend),
+    }
+}
+
+/// Every port, with the address that would be used.
+fn ports(system: &System, config: &Config) -> Vec<Finding> {
+    let adapters = Adapter::all(&system.for_adapters());
+    let choice = choose(&adapters, &Location::default(), &Options::default());
+    let is_asked_for = config.transport.kind == TransportKind::Rdma;
+    // Without any usable port there is no RDMA; beside a usable one the others may be meant so.
+    let state = match (choice.candidates.is_empty(), is_asked_for) {
+        (false, _) => State::Ok,
+        (true, false) => State::Warn,
+        (true, true) => State::Bad,
+    };
+    choice
+        .ports
+        .iter()
+        .map(|verdict| port(verdict, state))
+        .collect()
+}
+
+fn port(verdict: &PortVerdict, state_if_unusable: State) -> Finding {
+    let PortVerdict {
+        adapter,
+        port,
+        rate_gbps,
+        ..
+    } = verdict;
+    let mut found = format!("{rate_gbps} Gbit/s");
+    let facts = [
+        verdict.model.clone(),
+        verdict.pci_address.clone(),
+        verdict.numa_node.map(|node| format!("NUMA node {node}")),
+    ];
+    for fact in facts.into_iter().flatten() {
+        found.push_str(", ");
+        found.push_str(&fact);
+    }
+    let used = verdict.gids.iter().find(|gid| gid.rejected.is_none());
+    let what = format!("{adapter}:{port}");
+    match (verdict.rank, used, &verdict.reason) {
+        (Some(_), Some(used), _) => {
+            let gid = &used.gid;
+            Finding::ok(
+                AREA,
+                what,
+                format!("{found}; {} GID {}, {gid}", gid.kind.as_str(), gid.index),
+            )
+        }
+        (_, _, reason) => {
+            let reason = reason.as_deref().unwrap_or("it cannot be used");
+            let finding = Finding::ok(AREA, what, format!("{found}; {reason}"));
+            let mend = "stepmesh rdma explain tells of each address why it is not used";
+            mended(finding, state_if_unusable, mend)
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use stepmesh_rdma::select;
+
 /// A machine, as its files show it.
 #[derive(Debug)]
 pub(super) struct System {
@@ -18,6 +20,11 @@ impl System {
     #[cfg(test)]
     pub(super) fn under(root: &std::path::Path) -> Self {
         Self { root: root.into() }
+    }
+
+    /// The same machine for who chooses adapters.
+    pub(super) fn for_adapters(&self) -> select::System {
+        select::System::under(&self.root)
     }
 
     /// Where a file of this machine is; `path` is absolute.

@@ -55,3 +55,43 @@ fn an_adapter_without_a_device_file_is_bad() {
         (State::Ok, "1 uverbs usable")
     );
 }
+
+/// A machine with one port in this state, which has one address.
+fn with_port(state: &str) -> Machine {
+    const PORT: &str = "sys/class/infiniband/mlx5_0/ports/1";
+    let file = |name: &str| format!("{PORT}/{name}");
+    let files = [
+        (file("state"), state),
+        (file("link_layer"), "Ethernet"),
+        (file("rate"), "400 Gb/sec (4X NDR)"),
+        (file("gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001"),
+        (file("gid_attrs/types/3"), "RoCE v2"),
+        (file("gid_attrs/ndevs/3"), "eth0"),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (&**path, *text)).collect();
+    Machine::with(&files)
+}
+
+#[test]
+fn a_port_is_shown_with_the_address_that_is_used() {
+    let machine = with_port("4: ACTIVE");
+    let findings = super::ports(&machine.system(), &Config::default());
+    assert_eq!(findings.len(), 1);
+    assert_eq!(
+        (findings[0].state, &*findings[0].what),
+        (State::Ok, "mlx5_0:1")
+    );
+    assert_eq!(findings[0].found, "400 Gbit/s; RoCE v2 GID 3, 10.0.0.1");
+}
+
+#[test]
+fn a_port_that_is_down_is_a_warning_and_bad_where_it_is_needed() {
+    let machine = with_port("1: DOWN");
+    let mut config = Config::default();
+    let finding = super::ports(&machine.system(), &config).remove(0);
+    assert_eq!(finding.state, State::Warn);
+    assert!(finding.found.contains("DOWN"), "{finding:?}");
+    config.transport.kind = TransportKind::Rdma;
+    let finding = super::ports(&machine.system(), &config).remove(0);
+    assert_eq!(finding.state, State::Bad);
+}
