@@ -84,13 +84,11 @@ impl Rocm {
         }
     }
 
-    /// Asks without leaving an error behind.
+    /// Asks without leaving an error behind: an answer may be there although a call failed on the way.
     fn quietly<T>(&self, ask: impl FnOnce(&Functions) -> Answer<T>) -> Answer<T> {
         let was_clean = self.is_clean();
         let answer = ask(&self.functions);
-        if answer.is_err() {
-            self.clean(was_clean);
-        }
+        self.clean(was_clean);
         answer
     }
 
@@ -445,10 +443,7 @@ impl Driver for Rocm {
 
     /// `hipPointerGetAttributes`, `hipMemGetAddressRange`, `hipPointerGetAttribute`.
     fn pointer(&self, ptr: u64) -> Answer<Option<PointerFacts>> {
-        let was_clean = self.is_clean();
-        let facts = pointer::facts(&self.functions, self.version, ptr);
-        self.clean(was_clean);
-        facts
+        self.quietly(|functions| pointer::facts(functions, self.version, ptr))
     }
 
     /// `hipDeviceGetStreamPriorityRange`, `hipStreamCreateWithPriority`.

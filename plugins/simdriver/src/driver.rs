@@ -235,7 +235,8 @@ impl Driver {
         }
     }
 
-    /// Frees memory of some kinds. 0 is nothing. Waits for the device, as real drivers do.
+    /// Frees memory of some kinds. 0 is nothing. It does not wait for work, as real drivers mostly do and
+    /// do not promise: work that comes too late breaks the device.
     ///
     /// # Errors
     /// `INVALID_VALUE` if there is none.

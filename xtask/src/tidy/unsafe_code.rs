@@ -151,6 +151,7 @@ plugins/rocm/src/facts.rs                       calls HIP
 plugins/rocm/src/functions.rs                   names functions of C libraries
 plugins/rocm/src/hsa.rs                         calls HSA
 plugins/rocm/src/pointer.rs                     calls HIP
+plugins/rocm/tests/                             calls HIP as a framework does, beside the backend
 plugins/simdriver/src/boundary.rs               reads and writes for C callers, exports their functions
 plugins/simdriver/src/dmabuf.rs                 asks a driver for a dma-buf, and owns what it gives
 plugins/simdriver/src/memory.rs                 maps the memory of simulated devices and copies it

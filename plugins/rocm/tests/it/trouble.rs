@@ -1,0 +1,157 @@
+//! Runtimes that are not there, too old, empty or broken. Each case is a scenario in a process of its own,
+//! with its own runtime and surroundings.
+
+use std::path::Path;
+use std::process::Command;
+
+use libtest_mimic::{Completion, Failed, Trial};
+
+use crate::judged::{search_path, simulated_driver};
+use crate::scenarios::{ABSENT, ROLE};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let simulated = SIMULATED.iter().map(|(name, variables)| {
+        Trial::ignorable_test(format!("trouble::{name}"), move || {
+            scenario(name, &simulated_driver()?, variables)
+        })
+    });
+    let mut trials: Vec<_> = simulated.collect();
+    trials.extend([
+        Trial::ignorable_test("trouble::a_file_that_is_no_library", || {
+            let folder = tempfile::tempdir()?;
+            for name in LIBRARIES {
+                std::fs::write(folder.path().join(name), "no library")?;
+            }
+            scenario("a_file_that_is_no_library", folder.path(), &[])
+        }),
+        Trial::ignorable_test("trouble::a_runtime_that_is_too_old", || {
+            let folder = tempfile::tempdir()?;
+            compile(OLD_RUNTIME, &folder.path().join("libamdhip64.so.7"))?;
+            scenario("a_runtime_that_is_too_old", folder.path(), &[])
+        }),
+        Trial::ignorable_test("trouble::a_runtime_without_newer_functions", || {
+            let folder = tempfile::tempdir()?;
+            let whole = std::fs::read(simulated_driver()?.join("libamdhip64.so.6"))?;
+            let file = folder.path().join("libamdhip64.so.6");
+            std::fs::write(&file, without(whole, &MISSING))?;
+            scenario("a_runtime_without_newer_functions", folder.path(), &[])
+        }),
+        Trial::ignorable_test("trouble::the_runtime_of_this_machine", || {
+            let folder = tempfile::tempdir()?;
+            let mut command = child("the_runtime_of_this_machine")?;
+            // Whatever the machine has, and not the simulated one.
+            command.env("LD_LIBRARY_PATH", folder.path());
+            ended(&mut command)
+        }),
+    ]);
+    trials
+}
+
+fn scenario(name: &str, runtime: &Path, variables: &[(&str, &str)]) -> Result<Completion, Failed> {
+    let mut command = child(name)?;
+    command.env("LD_LIBRARY_PATH", search_path(runtime));
+    command.envs(variables.iter().copied());
+    ended(&mut command)
+}
+
+fn child(name: &str) -> Result<Command, Failed> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(ROLE, name);
+    Ok(command)
+}
+
+fn ended(command: &mut Command) -> Result<Completion, Failed> {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.code() {
+        Some(0) => Ok(Completion::Completed),
+        Some(code) if code == i32::from(ABSENT) => Ok(Completion::ignored_with(said.trim())),
+        _ => {
+            let told = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{}\n{said}{told}", output.status).into())
+        }
+    }
+}
+
+fn compile(source: &str, to: &Path) -> Result<(), Failed> {
+    let from = to.with_extension("c");
+    std::fs::write(&from, source)?;
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let status = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(to)
+        .arg(&from)
+        .status()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(format!("the C compiler ended with {status}").into())
+}
+
+/// A library in which nobody finds these functions: their names are other ones.
+fn without(mut library: Vec<u8>, functions: &[&str]) -> Vec<u8> {
+    for function in functions {
+        let name = [b"\0", function.as_bytes(), b"\0"].concat();
+        let places: Vec<usize> = library
+            .windows(name.len())
+            .enumerate()
+            .filter(|(_, window)| *window == name)
+            .map(|(at, _)| at)
+            .collect();
+        assert!(!places.is_empty(), "the library has no {function}");
+        for at in places {
+            library[at + 1] = b'x';
+        }
+    }
+    library
+}
+
+/// Scenarios over the simulated driver, and what it is told.
+const SIMULATED: &[(&str, &[(&str, &str)])] = &[
+    ("devices_that_say_what_they_are", &[]),
+    ("devices_that_are_hidden", &[("HIP_VISIBLE_DEVICES", "")]),
+    (
+        "memory_that_runs_out",
+        &[("STEPMESH_SIMDRIVER_MEMORY_BYTES", "67108864")],
+    ),
+    (
+        "work_that_fails",
+        &[("STEPMESH_SIMDRIVER_FAULTS", "work.0:719@3")],
+    ),
+    (
+        "a_device_that_is_lost_while_others_wait",
+        &[(
+            "STEPMESH_SIMDRIVER_FAULTS",
+            "work.0:stuck@1, device.0:214@500ms",
+        )],
+    ),
+    ("a_caller_who_is_not_disturbed", &[]),
+    (
+        "memory_that_is_exported",
+        &[("STEPMESH_SIMDRIVER_DMABUF", "memfd")],
+    ),
+    ("flags_in_memory", &[]),
+    ("a_graph_that_is_replayed", &[]),
+];
+
+const LIBRARIES: [&str; 4] = [
+    "libamdhip64.so.7",
+    "libamdhip64.so.6",
+    "libamdhip64.so.5",
+    "libamdhip64.so",
+];
+
+/// The newer ones of those that something stands in for, and one that nothing does.
+const MISSING: [&str; 6] = [
+    "hipMallocAsync",
+    "hipFreeAsync",
+    "hipStreamWriteValue64",
+    "hipIpcGetMemHandle",
+    "hiprtcCompileProgram",
+    "hipDeviceSynchronize",
+];
+
+const OLD_RUNTIME: &str = "
+int hipRuntimeGetVersion(int *version) { *version = 40300000; return 0; }
+int hipInit(unsigned flags) { return 0; }
+";
