@@ -122,6 +122,40 @@ fn rocm() -> Presence {
     device_file("/dev/kfd")
 }
 
+fn cuda_library() -> Presence {
+    library("libcuda.so.1")
+}
+
+fn hip_library() -> Presence {
+    library("libamdhip64.so")
+}
+
+fn udmabuf() -> Presence {
+    match fs::OpenOptions::new().read(true).write(true).open(UDMABUF) {
+        Ok(_) => Presence::Present,
+        Err(error) => Presence::Absent(format!("{UDMABUF}: {error}")),
+    }
+}
+
+/// Whether the loader knows a library of this name or of one that starts with it.
+fn library(name: &str) -> Presence {
+    match Command::new(LDCONFIG).arg("-p").output() {
+        Ok(output) if output.status.success() => {
+            let known = String::from_utf8_lossy(&output.stdout);
+            if known
+                .lines()
+                .any(|line| line.trim_start().starts_with(name))
+            {
+                Presence::Present
+            } else {
+                Presence::Absent(format!("`{LDCONFIG} -p` lists no {name}"))
+            }
+        }
+        Ok(output) => Presence::Broken(format!("`{LDCONFIG} -p`: {}", output.status)),
+        Err(error) => Presence::Absent(format!("`{LDCONFIG}`: {error}")),
+    }
+}
+
 fn rdma() -> Presence {
     let devices = entries("/sys/class/infiniband", |_| true);
     if devices > 0 {
@@ -155,8 +189,14 @@ pub(crate) const CXX_COMPILER: &str = "c++";
 /// Compares the types of two libraries by their debug information.
 pub(crate) const ABIDIFF: &str = "abidiff";
 
+/// What the loader knows. It is not on every user's search path.
+const LDCONFIG: &str = "/sbin/ldconfig";
+
+/// Makes dma-bufs of memory files.
+const UDMABUF: &str = "/dev/udmabuf";
+
 /// The order is that of the report.
-const NEEDS: [Need; 7] = [
+const NEEDS: [Need; 10] = [
     CXX,
     ABIDIFF_NEED,
     Need {
@@ -178,6 +218,21 @@ const NEEDS: [Need; 7] = [
         name: "rocm",
         checks: "memory of AMD devices",
         probe: rocm,
+    },
+    Need {
+        name: "libcuda",
+        checks: "what the real driver answers without a device",
+        probe: cuda_library,
+    },
+    Need {
+        name: "libamdhip64",
+        checks: "what the real HIP runtime answers without a device",
+        probe: hip_library,
+    },
+    Need {
+        name: "udmabuf",
+        checks: "dma-bufs of simulated devices",
+        probe: udmabuf,
     },
     Need {
         name: "rdma",

@@ -145,6 +145,7 @@ plugins/sim/src/backend.rs                      the trait's methods whose caller
 plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
 plugins/sim/src/engine.rs                       touches memory that submitters vouched for
 plugins/sim/src/memory.rs                       copies between the host and the alias of a device
+plugins/cuda/tests/                             calls the backend as the kit's table does
 plugins/rocm/src/compiler.rs                    calls HIP's run-time compiler
 plugins/rocm/src/driver.rs                      calls HIP
 plugins/rocm/src/facts.rs                       calls HIP
