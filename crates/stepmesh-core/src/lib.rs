@@ -74,6 +74,9 @@ pub mod compute {
 
     mod executable;
     mod host;
+    #[cfg(test)]
+    #[expect(unsafe_code, reason = "plays a plugin")]
+    mod tests;
 }
 pub mod config;
 pub mod original;

@@ -96,6 +96,7 @@ crates/stepmesh-core/src/framework/             vouches for a stream
 crates/stepmesh-core/src/buffer/                vouches for memory
 crates/stepmesh-core/src/compute/host.rs        calls an extension
 crates/stepmesh-core/src/compute/executable.rs  calls an extension, reads arrays that it gave
+crates/stepmesh-core/src/compute/tests.rs       plays a backend with that extension
 crates/stepmesh-core/src/rdma.rs                calls an extension, takes its descriptors
 crates/stepmesh-core/src/rdma/                  plays a backend with that extension
 crates/stepmesh-core/src/buffer.rs              views on host memory

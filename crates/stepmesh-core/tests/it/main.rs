@@ -5,6 +5,7 @@
     reason = "helpers of tests may, as tests themselves do"
 )]
 
+mod compute;
 mod crashes;
 mod examples;
 mod mem_event;
