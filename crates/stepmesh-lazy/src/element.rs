@@ -1,7 +1,7 @@
 //! Elements and numbers of the host language, and tensors in host memory.
 
 use half::{bf16, f16};
-use stepmesh_graph::{DType, Op, Shape, TensorType};
+use stepmesh_graph::{DType, Op, Shape, TensorType, float8};
 
 use crate::Error;
 
@@ -123,16 +123,16 @@ impl Scalar {
     }
 
     /// The bytes of the number as an element; fractions are cut for integers, what is out of range
-    /// wraps, as PyTorch's casts do. `None` for the 8-bit floats, which are stored only.
+    /// wraps, as PyTorch's casts do.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "conversions of numbers are what this is for"
     )]
-    pub fn to_element(self, dtype: DType) -> Option<ElementBytes> {
+    pub fn to_element(self, dtype: DType) -> ElementBytes {
         let (float, int) = (self.to_f64(), self.to_i64());
-        Some(match dtype {
+        match dtype {
             DType::F32 => ElementBytes::new(&(float as f32).to_le_bytes()),
             DType::F64 => ElementBytes::new(&float.to_le_bytes()),
             DType::F16 => ElementBytes::new(&f16::from_f64(float).to_le_bytes()),
@@ -141,8 +141,9 @@ impl Scalar {
             DType::I64 => ElementBytes::new(&int.to_le_bytes()),
             DType::U8 => ElementBytes::new(&[int as u8]),
             DType::Bool => ElementBytes::new(&[u8::from(self.is_true())]),
-            DType::F8E4M3 | DType::F8E5M2 => return None,
-        })
+            DType::F8E4M3 => ElementBytes::new(&[float8::e4m3_from_f64(float)]),
+            DType::F8E5M2 => ElementBytes::new(&[float8::e5m2_from_f64(float)]),
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "as the language converts")]

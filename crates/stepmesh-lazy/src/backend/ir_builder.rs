@@ -33,20 +33,16 @@ pub trait IrBuilder: std::fmt::Debug + Send + Sync {
     /// A number that is part of the graph.
     ///
     /// # Errors
-    /// `Operation` for types that have no numbers.
+    /// None for nodes of this crate.
     fn make_scalar(
         &self,
         origin: Origin<'_>,
         scalar: crate::Scalar,
         dtype: DType,
     ) -> Result<NodePtr, Error> {
-        let fault = || format!("{scalar:?} cannot be of type {dtype}");
-        let element = scalar
-            .to_element(dtype)
-            .ok_or_else(|| origin.fault("constant", fault()))?;
         let op = Op::Constant {
             ty: TensorType::new(dtype, stepmesh_graph::Shape::SCALAR)?,
-            data: element.as_slice().into(),
+            data: scalar.to_element(dtype).as_slice().into(),
         };
         self.make_generic(origin, op, &[])
     }

@@ -91,7 +91,7 @@ pub trait LazyBackend: Debug + Send + Sync {
     /// Makes a number a value of rank 0. It may travel with the execution that uses it.
     ///
     /// # Errors
-    /// `Elements` for types that have no numbers, `Backend`.
+    /// `UnknownDevice`, `Backend`.
     fn make_computation_data_from_scalar(
         &self,
         scalar: Scalar,

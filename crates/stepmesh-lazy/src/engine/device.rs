@@ -218,7 +218,7 @@ impl LazyDevice {
     /// A tensor of which all elements are one number.
     ///
     /// # Errors
-    /// `Operation` for types that have no numbers, `Graph`.
+    /// `FallbackDenied`, `Graph`.
     #[track_caller]
     pub fn full(
         &self,
@@ -229,8 +229,15 @@ impl LazyDevice {
         let shape = stepmesh_graph::Shape::new(dims)?;
         let origin = self.context.origin(Location::caller());
         let number = self.context.number(origin, value.into(), dtype)?;
-        let node = self.context.builder().make_expand(origin, &number, shape)?;
-        self.context.tensor(node)
+        let context = &self.context;
+        if shape == number.shape() {
+            return context.tensor(number);
+        }
+        let op = Op::Broadcast {
+            shape,
+            dims: Vec::new(),
+        };
+        context.emit(op, &[number], Location::caller())
     }
 
     /// Zeros.
@@ -410,7 +417,7 @@ impl DeviceContext {
             super::BakeScalars::Special => scalar.is_special(),
             super::BakeScalars::Always => true,
         };
-        if is_baked {
+        if is_baked && self.supports(OpKind::Constant, dtype)? {
             self.builder().make_scalar(origin, scalar, dtype)
         } else {
             self.parameter(origin, scalar, dtype)

@@ -372,12 +372,8 @@ impl LazyBackend for StepMeshBackend {
         dtype: DType,
         device: &BackendDevice,
     ) -> Result<BackendDataPtr, Error> {
-        let Some(element) = scalar.to_element(dtype) else {
-            let fault = format!("{scalar:?} cannot be of type {dtype}");
-            return Err(Error::elements("number", fault));
-        };
         let ty = TensorType::new(dtype, stepmesh_graph::Shape::SCALAR)?;
-        let state = ValueState::Immediate(element);
+        let state = ValueState::Immediate(scalar.to_element(dtype));
         Ok(Arc::new(Value::new(*device, ty, self.lane(device)?, state)))
     }
 

@@ -2,7 +2,7 @@
 
 use stepmesh_core::config::{Config, Sources};
 use stepmesh_core::{Backend, Device};
-use stepmesh_lazy::{LazyDevice, Options};
+use stepmesh_lazy::{Fallback, FallbackPolicy, LazyDevice, Options};
 
 pub(crate) fn core_device() -> Device {
     let sources = Sources::from_env([("STEPMESH_BACKEND", "cpu")]);
@@ -14,6 +14,14 @@ pub(crate) fn core_device() -> Device {
 pub(crate) fn interpreted(change: impl FnOnce(&mut Options)) -> LazyDevice {
     let mut options = Options::default();
     options.backend.interpret = true;
+    change(&mut options);
+    LazyDevice::open(&core_device(), options).unwrap()
+}
+
+/// A device whose graphs the backend compiles; operations that it lacks are interpreted.
+pub(crate) fn compiled(change: impl FnOnce(&mut Options)) -> LazyDevice {
+    let mut options = Options::default();
+    options.fallback = FallbackPolicy::all(Fallback::Allow);
     change(&mut options);
     LazyDevice::open(&core_device(), options).unwrap()
 }
