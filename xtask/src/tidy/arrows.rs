@@ -44,6 +44,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-abi", &[]),
     ("stepmesh-graph", &["stepmesh-abi"]),
     ("stepmesh-plugin", &["stepmesh-abi", "stepmesh-graph"]),
+    // What the backends without hardware of their own compute with.
+    ("stepmesh-kernels", &["stepmesh-graph"]),
+    (
+        "stepmesh-backend-cpu",
+        &["stepmesh-kernels", "stepmesh-plugin"],
+    ),
+    (
+        "stepmesh-backend-sim",
+        &["stepmesh-kernels", "stepmesh-plugin"],
+    ),
     // What the backends of GPU vendors share.
     ("stepmesh-driver", &["stepmesh-plugin"]),
     (

@@ -120,6 +120,8 @@ crates/stepmesh-rdma/tests/                     promises about the memory of a t
 crates/stepmesh-gpu-check/src/bare.rs           calls CUDA's driver without the backend
 crates/stepmesh-gpu-check/src/copies.rs         copies by the driver's bare call
 crates/stepmesh-gpu-check/src/flags.rs          submits work that uses words of buffers
+crates/stepmesh-kernels/src/memory.rs           reads and writes values by their addresses
+crates/stepmesh-kernels/tests/                  promises about the memory of a test
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
 crates/stepmesh-transport/src/segment.rs        maps memory of other processes
@@ -136,6 +138,7 @@ crates/stepmesh-torch/src/tensor.rs             vouches for memory of torch and 
 crates/stepmesh-torch/src/stream.rs             vouches for torch's streams
 crates/stepmesh-torch/tests/                    plays a producer of tensors
 plugins/cpu/src/backend.rs                      the trait's methods whose caller vouches for addresses
+plugins/cpu/src/compute.rs                      hands on memory that submitters vouched for
 plugins/cpu/src/engine.rs                       touches memory that submitters vouched for
 plugins/cpu/src/sys.rs                          tells the kernel about memory
 plugins/cpu/tests/                              calls the table as a C host does
@@ -143,6 +146,7 @@ plugins/cuda/src/driver.rs                      calls CUDA's driver
 plugins/cuda/src/facts.rs                       calls CUDA's driver
 plugins/cuda/src/pointer.rs                     calls CUDA's driver
 plugins/sim/src/backend.rs                      the trait's methods whose caller vouches for addresses
+plugins/sim/src/compute.rs                      hands on memory that submitters vouched for
 plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
 plugins/sim/src/engine.rs                       touches memory that submitters vouched for
 plugins/sim/src/memory.rs                       copies between the host and the alias of a device

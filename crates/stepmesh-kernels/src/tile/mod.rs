@@ -1,0 +1,235 @@
+//! A small machine for fused operations: instructions on registers that hold a tile of elements
+//! each, so that what a chain of operations makes stays in the nearest cache. Which operations are
+//! fused is the plan's choice; who runs which tile is the kernel's.
+#![forbid(unsafe_code)]
+
+mod access;
+mod arithmetic;
+mod cast;
+mod machine;
+mod random;
+mod registers;
+
+use stepmesh_graph::DType;
+
+pub(crate) use access::{Access, AccessDim};
+pub(crate) use machine::{Frame, Reduced, accumulate, accumulate_columns, run};
+pub(crate) use registers::{Kept, RegisterNeeds, Registers};
+
+/// What a register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Class {
+    F32,
+    F64,
+    I32,
+    I64,
+    /// Bytes and booleans.
+    U8,
+}
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Reg {
+    pub(crate) class: Class,
+    pub(crate) idx: usize,
+}
+
+/// One step of a program. A destination is never an operand of the same instruction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Instr {
+    Load {
+        access: usize,
+        to: Reg,
+    },
+    Store {
+        access: usize,
+        from: Reg,
+    },
+    Constant {
+        value: Scalar,
+        to: Reg,
+    },
+    /// The first element of a register in all of another.
+    Splat {
+        from: Reg,
+        to: Reg,
+    },
+    Unary {
+        op: Unary,
+        from: Reg,
+        to: Reg,
+    },
+    Binary {
+        op: Binary,
+        a: Reg,
+        b: Reg,
+        to: Reg,
+    },
+    Compare {
+        order: Order,
+        a: Reg,
+        b: Reg,
+        to: Reg,
+    },
+    Select {
+        condition: Reg,
+        a: Reg,
+        b: Reg,
+        to: Reg,
+    },
+    Cast {
+        from: Reg,
+        to: Reg,
+        is_bool: bool,
+    },
+    /// An f32, or what is read as one, to the numbers that a narrower type has.
+    Round {
+        dtype: DType,
+        from: Reg,
+        to: Reg,
+    },
+    Random {
+        normal: bool,
+        dtype: DType,
+        seed: Reg,
+        offset: Reg,
+        to: Reg,
+    },
+    /// Keeps a tile for a later stage of the same row.
+    Keep {
+        slot: usize,
+        from: Reg,
+    },
+    Recall {
+        slot: usize,
+        to: Reg,
+    },
+}
+
+/// An operation of one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unary {
+    Neg,
+    Exp,
+    Log,
+    Sqrt,
+    Rsqrt,
+    Tanh,
+    Sigmoid,
+    Relu,
+    Silu,
+    GeluErf,
+    GeluTanh,
+}
+
+/// An operation of two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Pow,
+    Max,
+    Min,
+}
+
+/// A comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+/// A reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fold {
+    Sum,
+    Max,
+    /// The greatest and where it is.
+    ArgMax,
+}
+
+/// A number of any class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Scalar {
+    Float(f64),
+    Int(i64),
+}
+
+impl Instr {
+    /// The registers that it reads, and the one that it writes.
+    fn registers_mut(&mut self) -> ([Option<&mut Reg>; 3], Option<&mut Reg>) {
+        match self {
+            Self::Load { to, .. } | Self::Constant { to, .. } | Self::Recall { to, .. } => {
+                ([None, None, None], Some(to))
+            }
+            Self::Store { from, .. } | Self::Keep { from, .. } => ([Some(from), None, None], None),
+            Self::Splat { from, to }
+            | Self::Unary { from, to, .. }
+            | Self::Cast { from, to, .. }
+            | Self::Round { from, to, .. } => ([Some(from), None, None], Some(to)),
+            Self::Binary { a, b, to, .. } | Self::Compare { a, b, to, .. } => {
+                ([Some(a), Some(b), None], Some(to))
+            }
+            Self::Random {
+                seed, offset, to, ..
+            } => ([Some(seed), Some(offset), None], Some(to)),
+            Self::Select {
+                condition,
+                a,
+                b,
+                to,
+            } => ([Some(condition), Some(a), Some(b)], Some(to)),
+        }
+    }
+
+    /// What it reads.
+    pub(crate) fn operands(mut self) -> impl Iterator<Item = Reg> {
+        let operands = self.registers_mut().0.map(|reg| reg.copied());
+        operands.into_iter().flatten()
+    }
+
+    /// What it writes.
+    pub(crate) fn result(mut self) -> Option<Reg> {
+        self.registers_mut().1.copied()
+    }
+
+    /// The same on other registers.
+    pub(crate) fn renamed(mut self, operand: impl Fn(Reg) -> Reg, result: Option<Reg>) -> Self {
+        let (operands, to) = self.registers_mut();
+        for reg in operands.into_iter().flatten() {
+            *reg = operand(*reg);
+        }
+        if let (Some(to), Some(result)) = (to, result) {
+            *to = result;
+        }
+        self
+    }
+}
+
+impl Class {
+    /// The class in which elements of a type are computed.
+    pub(crate) fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => Self::F32,
+            DType::F64 => Self::F64,
+            DType::I32 => Self::I32,
+            DType::I64 => Self::I64,
+            DType::U8 | DType::Bool => Self::U8,
+        }
+    }
+
+    /// Whether it is of floating point.
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+}
+
+/// Elements of a register: ten of f32 fill half of a 32 KiB cache, and an instruction's fixed cost is
+/// a few per cent of the time that it takes for so many.
+pub(crate) const TILE: usize = 512;

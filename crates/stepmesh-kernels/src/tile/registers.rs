@@ -1,0 +1,154 @@
+//! The registers of a thread. Each is a vector that is taken out while it is written, so that
+//! operands can be read meanwhile.
+
+use super::{Class, Reg, TILE};
+
+/// Registers of every class, and rows that are kept between the stages of a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Registers {
+    pub(crate) f32: Vec<Vec<f32>>,
+    pub(crate) f64: Vec<Vec<f64>>,
+    pub(crate) i32: Vec<Vec<i32>>,
+    pub(crate) i64: Vec<Vec<i64>>,
+    pub(crate) u8: Vec<Vec<u8>>,
+    pub(crate) kept: Vec<Kept>,
+}
+
+/// A row that is kept.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I32(Vec<i32>),
+    I64(Vec<i64>),
+    U8(Vec<u8>),
+}
+
+/// What a program needs of registers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RegisterNeeds {
+    counts: [usize; 5],
+    /// Rows that are kept, and their elements.
+    pub(crate) kept: Vec<(Class, usize)>,
+}
+
+/// Elements of registers, by type.
+pub(crate) trait Lane: Copy + Default {
+    fn file(registers: &Registers) -> &Vec<Vec<Self>>;
+    fn file_mut(registers: &mut Registers) -> &mut Vec<Vec<Self>>;
+}
+
+macro_rules! lanes {
+    ($($number:ident),*) => {$(
+        impl Lane for $number {
+            #[inline(always)]
+            fn file(registers: &Registers) -> &Vec<Vec<Self>> {
+                &registers.$number
+            }
+            #[inline(always)]
+            fn file_mut(registers: &mut Registers) -> &mut Vec<Vec<Self>> {
+                &mut registers.$number
+            }
+        }
+    )*};
+}
+
+lanes!(f32, f64, i32, i64, u8);
+
+impl RegisterNeeds {
+    /// A register more of a class.
+    pub(crate) fn add(&mut self, class: Class) -> Reg {
+        let count = &mut self.counts[class.position()];
+        *count += 1;
+        Reg {
+            class,
+            idx: *count - 1,
+        }
+    }
+}
+
+impl Class {
+    fn position(self) -> usize {
+        match self {
+            Self::F32 => 0,
+            Self::F64 => 1,
+            Self::I32 => 2,
+            Self::I64 => 3,
+            Self::U8 => 4,
+        }
+    }
+}
+
+impl Registers {
+    /// Makes room for a program; allocates only where an earlier one needed less.
+    pub(crate) fn fit(&mut self, needs: &RegisterNeeds) {
+        let [f32, f64, i32, i64, u8] = needs.counts;
+        grow(&mut self.f32, f32);
+        grow(&mut self.f64, f64);
+        grow(&mut self.i32, i32);
+        grow(&mut self.i64, i64);
+        grow(&mut self.u8, u8);
+        for (idx, (class, len)) in needs.kept.iter().enumerate() {
+            let fits = self
+                .kept
+                .get(idx)
+                .is_some_and(|kept| kept.class() == *class);
+            if !fits {
+                self.kept.truncate(idx);
+                self.kept.push(Kept::new(*class));
+            }
+            self.kept[idx].fit(*len);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get<T: Lane>(&self, reg: Reg) -> &[T] {
+        &T::file(self)[reg.idx]
+    }
+
+    /// Writes a register while others can be read.
+    #[inline(always)]
+    pub(crate) fn write<T: Lane>(&mut self, reg: Reg, write: impl FnOnce(&mut [T], &Self)) {
+        let mut tile = std::mem::take(&mut T::file_mut(self)[reg.idx]);
+        write(&mut tile, self);
+        T::file_mut(self)[reg.idx] = tile;
+    }
+}
+
+fn grow<T: Copy + Default>(file: &mut Vec<Vec<T>>, count: usize) {
+    while file.len() < count {
+        file.push(vec![T::default(); TILE]);
+    }
+}
+
+impl Kept {
+    fn new(class: Class) -> Self {
+        match class {
+            Class::F32 => Self::F32(Vec::new()),
+            Class::F64 => Self::F64(Vec::new()),
+            Class::I32 => Self::I32(Vec::new()),
+            Class::I64 => Self::I64(Vec::new()),
+            Class::U8 => Self::U8(Vec::new()),
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::F32(_) => Class::F32,
+            Self::F64(_) => Class::F64,
+            Self::I32(_) => Class::I32,
+            Self::I64(_) => Class::I64,
+            Self::U8(_) => Class::U8,
+        }
+    }
+
+    fn fit(&mut self, len: usize) {
+        match self {
+            Self::F32(row) => row.resize(row.len().max(len), 0.0),
+            Self::F64(row) => row.resize(row.len().max(len), 0.0),
+            Self::I32(row) => row.resize(row.len().max(len), 0),
+            Self::I64(row) => row.resize(row.len().max(len), 0),
+            Self::U8(row) => row.resize(row.len().max(len), 0),
+        }
+    }
+}
