@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use stepmesh_kernels::LazyPool;
 use stepmesh_plugin::abi::extension::{
-    SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
+    SM_EXTENSION_COMPUTE_V1, SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
 };
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_CPU, SM_NOTE_THREADS};
 use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr, SmRdmaCaps};
@@ -23,6 +24,7 @@ use stepmesh_plugin::{
 };
 
 use crate::buffer::Memory;
+use crate::compute;
 use crate::device::{CAPABILITIES, RDMA_CAPS, Topology};
 use crate::engine::Processor;
 
@@ -31,7 +33,8 @@ use crate::engine::Processor;
 pub struct Cpu {
     topology: Arc<Topology>,
     memory: Arc<Memory>,
-    streams: Streams<Processor>,
+    pub(crate) streams: Streams<Processor>,
+    pub(crate) threads: LazyPool,
 }
 
 impl Backend for Cpu {
@@ -63,6 +66,7 @@ impl Backend for Cpu {
 
     fn open(host: Host) -> Result<Self> {
         let topology = Arc::new(Topology::read(Path::new("/")));
+        let threads = compute::threads(&host)?;
         let memory = Arc::new(Memory::new(host, Arc::clone(&topology)));
         let streams = Streams::new(
             topology.device_count(),
@@ -72,6 +76,7 @@ impl Backend for Cpu {
             topology,
             memory,
             streams,
+            threads,
         })
     }
 
@@ -205,6 +210,7 @@ impl Backend for Cpu {
 
     fn extension(&self, name: &str, _min_version: u32) -> Option<Extension> {
         match name {
+            SM_EXTENSION_COMPUTE_V1 => Some(Extension::compute::<Self>()),
             SM_EXTENSION_IPC_V1 => Some(Extension::ipc::<Self>()),
             SM_EXTENSION_MEMEVENT_V1 => Some(Extension::mem_event::<Self>()),
             SM_EXTENSION_RDMA_V1 => Some(Extension::rdma::<Self>()),

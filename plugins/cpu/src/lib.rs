@@ -13,6 +13,8 @@
 //!   descriptor gives away nothing else.
 //! - A network adapter registers this memory by its address, as any of the host's, so there is no
 //!   dma-buf to export; nothing need be flushed.
+//! - Graphs are compiled into fused kernels by `stepmesh-kernels` and run by the stream's thread and
+//!   helpers; the option `cpu.threads` bounds them (default: what the process may run on).
 //! - Streams and events are those of the kit's `software` module: threads, one a stream.
 //!
 //! # Threads
@@ -25,6 +27,7 @@
 
 mod backend;
 mod buffer;
+mod compute;
 mod device;
 mod engine;
 mod sys;

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use stepmesh_kernels::LazyPool;
 use stepmesh_plugin::abi::device::SM_CAP_DMABUF_DEFAULT;
 use stepmesh_plugin::abi::extension::{
-    SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
+    SM_EXTENSION_COMPUTE_V1, SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
 };
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_ACCELERATOR, SM_NOTE_THREADS};
 use stepmesh_plugin::abi::{SmDeviceInfo, SmPtrAttr, SmRdmaCaps};
@@ -33,15 +34,16 @@ use crate::options::Options;
 #[derive(Debug)]
 pub struct Sim {
     options: Options,
-    memory: Arc<Memory>,
-    faults: Arc<Faults>,
-    simulator: Arc<Simulator>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) simulator: Arc<Simulator>,
     streams: Streams<Simulator>,
+    pub(crate) threads: LazyPool,
 }
 
 impl Sim {
     /// The stream of an argument, whose device must be there.
-    fn stream(&self, stream: Stream) -> Result<Arc<OrderedStream<Simulator>>> {
+    pub(crate) fn stream(&self, stream: Stream) -> Result<Arc<OrderedStream<Simulator>>> {
         self.faults.check(stream.device)?;
         self.streams.find(stream)
     }
@@ -87,7 +89,9 @@ impl Backend for Sim {
             stream_delay: options.stream_delay,
         });
         let streams = Streams::new(options.device_count, Arc::clone(&simulator));
+        let threads = LazyPool::new(options.threads);
         Ok(Self {
+            threads,
             options,
             memory,
             faults,
@@ -276,6 +280,7 @@ impl Backend for Sim {
 
     fn extension(&self, name: &str, _min_version: u32) -> Option<Extension> {
         match name {
+            SM_EXTENSION_COMPUTE_V1 => Some(Extension::compute::<Self>()),
             SM_EXTENSION_IPC_V1 => Some(Extension::ipc::<Self>()),
             SM_EXTENSION_MEMEVENT_V1 => Some(Extension::mem_event::<Self>()),
             SM_EXTENSION_RDMA_V1 => Some(Extension::rdma::<Self>()),

@@ -49,6 +49,16 @@ impl Simulator {
         unsafe { self.memory.copy(request) }
     }
 
+    /// Does work that is no copy, with the time and the faults that work has.
+    pub(crate) fn work(
+        &self,
+        worker: &Worker<'_>,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let done = self.begin(worker).and_then(|()| work());
+        self.told(worker, done)
+    }
+
     /// The time before work is done, in which the device may be lost and the stream may stick.
     fn begin(&self, worker: &Worker<'_>) -> Result<()> {
         let device = worker.device();

@@ -15,6 +15,7 @@
 //! - For network adapters, memory is exported as a dma-buf by `/dev/udmabuf`, if the process may open
 //!   that; if not, an export says so, and the capability is not set. There is no other mapping than
 //!   the default one, and nothing to flush.
+//! - Graphs are compiled and run by `stepmesh-kernels`, as cpu's are, on the device's bytes.
 //! - Faults come by the count of operations or by time, see [`Faults`](#faults).
 //!
 //! # Options
@@ -24,7 +25,8 @@
 //! |---|---|---|
 //! | `devices` | 2 | number of devices, 0 to 64 |
 //! | `memory_len_bytes` | 1 GiB | memory of each device, rounded up to pages |
-//! | `stream_delay_us` | 0 | what each copy and fill of a stream takes at least |
+//! | `stream_delay_us` | 0 | what each copy, fill and graph of a stream takes at least |
+//! | `threads` | 0 | threads that execute graphs; 0: as many as the process may run on |
 //! | `faults` | | what goes wrong, and when |
 //!
 //! # Faults
@@ -35,7 +37,7 @@
 //! |---|---|---|
 //! | `alloc:oom` | allocations of any kind | the allocation is out of memory |
 //! | `copy:fail` | copies | the copy fails; in a stream, so does the stream until it is synchronized |
-//! | `stream:stuck` | copies and fills of streams | the stream stands still until the device is lost or the instance ends |
+//! | `stream:stuck` | copies, fills and graphs of streams | the stream stands still until the device is lost or the instance ends |
 //! | `device:lost` | all of these | the device is lost for good: nothing but freeing and destroying works |
 //!
 //! `@3` is the third operation after `open`, `@100ms` the first one 100 ms or more after it; with `+`
@@ -52,6 +54,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod compute;
 mod device;
 mod dmabuf;
 mod engine;
@@ -60,6 +63,7 @@ mod memory;
 mod options;
 
 pub use backend::Sim;
+pub use compute::Compiled;
 pub use device::{Event, MemEvent};
 
 stepmesh_plugin::static_backend!(Sim);

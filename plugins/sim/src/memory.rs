@@ -338,6 +338,26 @@ impl Memory {
         self.place(request.dst, request.len_bytes).map(drop)
     }
 
+    /// Where a range is that kernels of a device read or write: its own memory, or host memory that it
+    /// reaches. What a real device would fault on is refused.
+    pub(crate) fn reachable(&self, device: u32, ptr: u64, len_bytes: u64) -> Result<u64> {
+        if len_bytes == 0 {
+            return Ok(ptr);
+        }
+        let place = self.place(ptr, len_bytes)?;
+        let blocks = self.read();
+        let block = find(&blocks, ptr, len_bytes).map(|(_, block)| block);
+        let reaches = block
+            .is_some_and(|block| block.kind != SM_MEMORY_DEVICE || block.device == Some(device));
+        if reaches {
+            return Ok(place.addr);
+        }
+        Err(Error::invalid_argument(format!(
+            "kernels of simulated device {device} do not reach {len_bytes} bytes at {ptr:#x}: \
+             allocate them on it, or pin or register them"
+        )))
+    }
+
     /// # Safety
     /// - What is host memory of both ranges is valid until this returns, for reading and for
     ///   writing, and no one uses it otherwise meanwhile. Device memory is found out.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use stepmesh_plugin::software::{page_len, to_u64};
+use stepmesh_plugin::software::{page_len, to_addr, to_u64};
 use stepmesh_plugin::{Error, Host, Result};
 
 /// What an instance is told.
@@ -13,6 +13,8 @@ pub(crate) struct Options {
     pub(crate) memory_len_bytes: u64,
     pub(crate) stream_delay: Duration,
     pub(crate) faults: String,
+    /// Threads that execute graphs; 0: as many as the process may run on.
+    pub(crate) threads: usize,
 }
 
 impl Options {
@@ -31,6 +33,7 @@ impl Options {
             memory_len_bytes: memory_len_bytes.max(1).next_multiple_of(to_u64(page_len())),
             stream_delay: Duration::from_micros(delay_us),
             faults: host.config("sim.faults").unwrap_or_default(),
+            threads: to_addr(number("sim.threads", 0, THREADS_MAX)?),
         })
     }
 }
@@ -54,3 +57,5 @@ const MEMORY_LEN: u64 = 1 << 30;
 const MEMORY_LEN_MAX: u64 = 1 << 40;
 /// A minute: longer than any test waits.
 const STREAM_DELAY_US_MAX: u64 = 60_000_000;
+/// More threads than any host's cores.
+const THREADS_MAX: u64 = 1024;

@@ -80,6 +80,18 @@ enum Work {
     Signal(PendingSignal),
     Wait(Arc<Mark>),
     Call(HostFunc),
+    Task(Task),
+}
+
+/// Work of the backend's own.
+struct Task(Box<TaskFn>);
+
+type TaskFn = dyn FnOnce(&Worker<'_>) -> Result<()> + Send;
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task")
+    }
 }
 
 impl Worker<'_> {
@@ -181,6 +193,15 @@ impl<E: Engine> OrderedStream<E> {
     /// If the queue is full or the stream was destroyed.
     pub fn call(&self, func: HostFunc) -> Result<()> {
         self.submit(Work::Call(func))
+    }
+
+    /// Submits work of the backend's own, which is left out behind work that failed, as a copy is,
+    /// and whose failure is the stream's.
+    ///
+    /// # Errors
+    /// If the queue is full or the stream was destroyed.
+    pub fn run(&self, task: impl FnOnce(&Worker<'_>) -> Result<()> + Send + 'static) -> Result<()> {
+        self.submit(Work::Task(Task(Box::new(task))))
     }
 
     /// Whether all work is done, well or not.
@@ -296,7 +317,8 @@ impl Work {
             (Self::Signal(signal), failure) => signal.reach(failure.map_or(Ok(()), Err)),
             (Self::Call(func), _) => func.run(),
             // Behind failed work: it may use what that did not make.
-            (Self::Copy(_) | Self::Fill(_) | Self::Wait(_), Some(_)) => {}
+            (Self::Copy(_) | Self::Fill(_) | Self::Wait(_) | Self::Task(_), Some(_)) => {}
+            (Self::Task(task), None) => return task.0(worker),
             (Self::Copy(request), None) => {
                 // SAFETY: the submitter vouched for it until this work is done.
                 return unsafe { engine.copy(worker, &request) };
