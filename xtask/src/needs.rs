@@ -94,6 +94,15 @@ fn cxx() -> Presence {
     }
 }
 
+fn clang() -> Presence {
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    match Command::new(&clang).arg("--version").output() {
+        Ok(output) if output.status.success() => Presence::Present,
+        Ok(output) => Presence::Broken(format!("`{clang} --version`: {}", output.status)),
+        Err(error) => Presence::Absent(format!("`{clang}`: {error}")),
+    }
+}
+
 fn abidiff() -> Presence {
     match Command::new(ABIDIFF).arg("--version").output() {
         Ok(output) if output.status.success() => Presence::Present,
@@ -196,9 +205,14 @@ const LDCONFIG: &str = "/sbin/ldconfig";
 const UDMABUF: &str = "/dev/udmabuf";
 
 /// The order is that of the report.
-const NEEDS: [Need; 10] = [
+const NEEDS: [Need; 11] = [
     CXX,
     ABIDIFF_NEED,
+    Need {
+        name: "clang",
+        checks: "the kernels of the rocm backend compile",
+        probe: clang,
+    },
     Need {
         name: "verbs",
         checks: "the verbs fabric: it is built, linted and tested",

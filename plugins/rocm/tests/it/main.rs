@@ -9,6 +9,7 @@
 )]
 
 mod judged;
+mod kernels;
 mod runtimes;
 mod scenarios;
 mod support;
@@ -32,6 +33,6 @@ fn main() -> ExitCode {
         eprintln!("{error:?}");
         return ExitCode::FAILURE;
     }
-    let trials = [judged::trials(), trouble::trials()];
+    let trials = [judged::trials(), trouble::trials(), kernels::trials()];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }

@@ -13,9 +13,10 @@ use stepmesh_plugin::abi::error::{SM_ERROR_DEVICE_LOST, SM_ERROR_OOM, SM_ERROR_S
 use stepmesh_plugin::abi::extension::{
     SM_FLAG_WAIT_ABORTED, SM_FLAG_WAIT_REACHED, SM_FLAG_WAIT_TIMED_OUT,
 };
+use stepmesh_plugin::abi::stream::SM_STREAM_LEGACY;
 use stepmesh_plugin::{
     AllocKind, AllocRequest, Backend as _, Capture, DmabufMapping, EventOptions, FillRequest,
-    FlagWait, Graph as _, Health, MemEvents as _, Rdma as _, WaitMode,
+    FlagWait, Graph as _, Health, MemEvents as _, Rdma as _, Stream, WaitMode,
 };
 
 use crate::runtimes;
@@ -250,6 +251,74 @@ fn flags_in_memory() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The legacy default stream, which HIP calls by null, waits for blocking streams and for no others.
+fn a_default_stream_that_waits() -> ExitCode {
+    let backend = open();
+    let words = Words::new(&backend);
+    let blocking = Stream {
+        device: 0,
+        raw: backend.stream_create(0, 0, false).unwrap(),
+    };
+    let legacy = Stream {
+        device: 0,
+        raw: SM_STREAM_LEGACY,
+    };
+    let free = stream(&backend, 0);
+    let ptr = alloc(&backend, 0, 64).unwrap();
+    let fill = FillRequest {
+        dst: ptr,
+        value: 1,
+        width_bytes: 4,
+        len_bytes: 64,
+    };
+    words.word(0).store(1, Ordering::Release);
+    // SAFETY: words of pinned memory.
+    unsafe { backend.wait_flag(blocking, &wait_for_flag(words)).unwrap() };
+    for on in [legacy, free] {
+        // SAFETY: within the allocation.
+        unsafe { backend.memset_async(&fill, on).unwrap() };
+    }
+    backend.stream_sync(free, LONG_NS).unwrap();
+    assert_eq!(backend.stream_is_done(legacy), Ok(false));
+    words.word(2).store(1, Ordering::Release);
+    backend.stream_sync(legacy, LONG_NS).unwrap();
+    assert_eq!(words.word(4).load(Ordering::Acquire), SM_FLAG_WAIT_REACHED);
+    ExitCode::SUCCESS
+}
+
+/// Who frees memory that a stream still writes breaks the device, and is told.
+fn work_on_memory_that_is_gone() -> ExitCode {
+    let backend = open();
+    let (on, words) = (stream(&backend, 0), Words::new(&backend));
+    let (from, to) = (
+        alloc(&backend, 0, 64).unwrap(),
+        alloc(&backend, 0, 64).unwrap(),
+    );
+    words.word(0).store(1, Ordering::Release);
+    // SAFETY: words of pinned memory.
+    unsafe { backend.wait_flag(on, &wait_for_flag(words)).unwrap() };
+    // SAFETY: not kept, which is what is tried; the simulated driver notices.
+    unsafe { copy(&backend, (to, from, 64), on).unwrap() };
+    // SAFETY: as above.
+    unsafe { backend.free(0, to).unwrap() };
+    words.word(2).store(1, Ordering::Release);
+    let error = backend.stream_sync(on, LONG_NS).expect_err("it is gone");
+    assert_ne!(error.flags() & SM_ERROR_DEVICE_LOST, 0, "{error}");
+    assert_eq!(error.native_code(), 700, "{error}");
+    ExitCode::SUCCESS
+}
+
+/// Until the third word is what the first is.
+fn wait_for_flag(words: Words) -> FlagWait {
+    FlagWait {
+        flag: words.at(2),
+        seq: words.at(0),
+        abort: 0,
+        outcome: words.at(4),
+        timeout_ns: LONG_NS,
+    }
+}
+
 /// A graph with the kernels of flags, replayed: each time a new number, without a call of the backend's.
 fn a_graph_that_is_replayed() -> ExitCode {
     let (backend, framework) = (open(), framework());
@@ -264,15 +333,8 @@ fn a_graph_that_is_replayed() -> ExitCode {
     unsafe { backend.seq_add_one(on, words.at(0)).unwrap() };
     // SAFETY: as above.
     unsafe { backend.write_flag(on, words.at(1), words.at(0)).unwrap() };
-    let wait = FlagWait {
-        flag: words.at(2),
-        seq: words.at(0),
-        abort: 0,
-        outcome: words.at(4),
-        timeout_ns: LONG_NS,
-    };
     // SAFETY: as above.
-    unsafe { backend.wait_flag(on, &wait).unwrap() };
+    unsafe { backend.wait_flag(on, &wait_for_flag(words)).unwrap() };
     let (mut graph, mut exec) = (0, 0);
     // SAFETY: captured above; `graph` is a local.
     unsafe {
@@ -342,6 +404,8 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ),
     ("memory_that_is_exported", memory_that_is_exported),
     ("flags_in_memory", flags_in_memory),
+    ("a_default_stream_that_waits", a_default_stream_that_waits),
+    ("work_on_memory_that_is_gone", work_on_memory_that_is_gone),
     ("a_graph_that_is_replayed", a_graph_that_is_replayed),
 ];
 

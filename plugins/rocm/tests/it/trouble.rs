@@ -6,7 +6,7 @@ use std::process::Command;
 
 use libtest_mimic::{Completion, Failed, Trial};
 
-use crate::judged::{search_path, simulated_driver};
+use crate::judged::{plugin, search_path, simulated_driver};
 use crate::scenarios::{ABSENT, ROLE};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -35,6 +35,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             let file = folder.path().join("libamdhip64.so.6");
             std::fs::write(&file, without(whole, &MISSING))?;
             scenario("a_runtime_without_newer_functions", folder.path(), &[])
+        }),
+        Trial::test("trouble::no_file_needs_a_library_of_a_vendor", || {
+            // This program links the backend statically, and so what hip-sys asks the linker for.
+            needs_no_vendor(&std::env::current_exe()?)?;
+            needs_no_vendor(&plugin()?)
         }),
         Trial::ignorable_test("trouble::the_runtime_of_this_machine", || {
             let folder = tempfile::tempdir()?;
@@ -70,6 +75,22 @@ fn ended(command: &mut Command) -> Result<Completion, Failed> {
             let told = String::from_utf8_lossy(&output.stderr);
             Err(format!("{}\n{said}{told}", output.status).into())
         }
+    }
+}
+
+fn needs_no_vendor(file: &Path) -> Result<(), Failed> {
+    // The loader lists what it would load, and runs nothing.
+    let output = Command::new(LOADER).arg("--list").arg(file).output()?;
+    let listed = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || !listed.contains("libc.so") {
+        return Err(format!("{}: {listed}", output.status).into());
+    }
+    match listed
+        .lines()
+        .find(|line| VENDOR.iter().any(|name| line.contains(name)))
+    {
+        Some(line) => Err(format!("{} needs {}", file.display(), line.trim()).into()),
+        None => Ok(()),
     }
 }
 
@@ -131,8 +152,14 @@ const SIMULATED: &[(&str, &[(&str, &str)])] = &[
         &[("STEPMESH_SIMDRIVER_DMABUF", "memfd")],
     ),
     ("flags_in_memory", &[]),
+    ("a_default_stream_that_waits", &[]),
+    ("work_on_memory_that_is_gone", &[]),
     ("a_graph_that_is_replayed", &[]),
 ];
+
+/// The loader as a program.
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+const VENDOR: [&str; 4] = ["libamdhip", "libhsa", "libhiprtc", "librocm"];
 
 const LIBRARIES: [&str; 4] = [
     "libamdhip64.so.7",
