@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{backends, bench, config, doctor, plugin, scheduler, server, worker};
+use crate::{backends, bench, config, doctor, plugin, rdma, scheduler, server, worker};
 
 /// Push and pull tensors between accelerators
 #[derive(Debug, Parser)]
@@ -60,6 +60,9 @@ pub(crate) enum Command {
 
     /// Shows, judges and probes backend plugins
     Plugin(plugin::Args),
+
+    /// Shows network adapters with RDMA, and why which of them is used
+    Rdma(rdma::Args),
 
     /// Brings workers and servers together, and ends when they have gone
     Scheduler(scheduler::Options),

@@ -15,6 +15,7 @@ mod latency;
 mod logging;
 mod member;
 mod plugin;
+mod rdma;
 mod report;
 mod scheduler;
 mod server;
@@ -52,6 +53,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Config(options) => config::run(global, options),
         Command::Doctor(options) => doctor::run(global, options),
         Command::Plugin(args) => plugin::run(global, args),
+        Command::Rdma(args) => rdma::run(global, args),
         Command::Scheduler(options) => scheduler::run(global, options),
         Command::Server(options) => server::run(global, options),
         Command::Worker(options) => worker::run(global, options),

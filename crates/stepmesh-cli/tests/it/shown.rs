@@ -119,3 +119,22 @@ fn doctor_says_what_is_wrong_with_the_chosen_backend() {
         "{ended:?}"
     );
 }
+
+#[test]
+fn rdma_explain_shows_a_port_to_use_or_says_in_one_line_why_there_is_none() {
+    let ended = run(&["rdma", "explain", "--json"]);
+    let page: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let ports = page["choice"]["ports"].as_array().unwrap();
+    let shown = run(&["rdma", "explain"]);
+    if let Some(absence) = page["absence"].as_str() {
+        assert_eq!((ended.code, shown.code), (Some(1), Some(1)), "{shown:?}");
+        assert_eq!(shown.stderr.trim(), format!("error: {absence}"));
+        assert!(!absence.contains('\n'), "{absence}");
+    } else {
+        assert_eq!((ended.code, shown.code), (Some(0), Some(0)), "{shown:?}");
+        assert!(ports.iter().any(|port| port["rank"] == 1), "{page}");
+        assert!(shown.stdout.contains("used"), "{shown:?}");
+    }
+    let refused = run(&["rdma", "explain", "--include", "no_such_adapter"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+}
