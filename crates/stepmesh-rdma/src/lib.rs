@@ -20,7 +20,7 @@
 //!
 //! # Cleanup
 //! Each object is destroyed when it is dropped, children before parents; a failure to do so is logged
-//! and stays in the [`Ledger`](verbs::ledger::Ledger), which tests assert to be empty. The objects
+//! and stays in the `verbs::Ledger`, which tests assert to be empty. The objects
 //! with a `close` report it instead.
 //!
 //! # What it does not do

@@ -14,6 +14,8 @@ pub struct Machine {
     /// The module by which device memory is registered like host memory.
     peer_memory: Option<String>,
     has_iommu: bool,
+    /// Whether no limit of locked memory holds for this process.
+    can_lock_all: bool,
 }
 
 /// What a range of addresses is to the processor.
@@ -39,7 +41,9 @@ impl Machine {
         let release = system
             .text("/proc/sys/kernel/osrelease")
             .unwrap_or_default();
+        let status = system.text("/proc/self/status").unwrap_or_default();
         Self {
+            can_lock_all: can_lock_all(&status),
             kernel: version(&release),
             peer_memory: peer_memory(&system),
             has_iommu: !system.names("/sys/kernel/iommu_groups").is_empty(),
@@ -68,10 +72,10 @@ impl Machine {
     /// Why so much memory cannot be locked now; nothing if it can, or nobody knows. Reads files.
     #[must_use]
     pub fn memlock_refusal(&self, len_bytes: u64) -> Option<String> {
-        let status = self.system.text("/proc/self/status")?;
-        if can_lock_all(&status) {
+        if self.can_lock_all {
             return None;
         }
+        let status = self.system.text("/proc/self/status")?;
         let limits = self.system.text("/proc/self/limits")?;
         let limit = soft_limit(&limits, "Max locked memory")?;
         let locked = kib(&status, "VmPin:").unwrap_or(0) * 1024;
