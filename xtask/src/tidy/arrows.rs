@@ -89,6 +89,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stepmesh",
             "stepmesh-conformance",
             "stepmesh-core",
+            "stepmesh-lazy",
             "stepmesh-backend-cpu",
             "stepmesh-plugin",
             "stepmesh-rdma",

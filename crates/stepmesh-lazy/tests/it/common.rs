@@ -18,10 +18,10 @@ pub(crate) fn interpreted(change: impl FnOnce(&mut Options)) -> LazyDevice {
     LazyDevice::open(&core_device(), options).unwrap()
 }
 
-/// A device whose graphs the backend compiles; operations that it lacks are interpreted.
+/// A device whose graphs the backend compiles, every operation of them.
 pub(crate) fn compiled(change: impl FnOnce(&mut Options)) -> LazyDevice {
     let mut options = Options::default();
-    options.fallback = FallbackPolicy::all(Fallback::Allow);
+    options.fallback = FallbackPolicy::all(Fallback::Deny);
     change(&mut options);
     LazyDevice::open(&core_device(), options).unwrap()
 }
