@@ -174,8 +174,9 @@ fn rdma() -> Presence {
     }
 }
 
+/// A file alone is not enough: libraries make it also where no driver answers.
 fn device_file(path: &str) -> Presence {
-    match fs::metadata(path) {
+    match fs::File::open(path) {
         Ok(_) => Presence::Present,
         Err(error) => Presence::Absent(format!("{path}: {error}")),
     }

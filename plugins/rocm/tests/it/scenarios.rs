@@ -19,6 +19,7 @@ use stepmesh_plugin::{
     FlagWait, Graph as _, Health, MemEvents as _, Rdma as _, Stream, WaitMode,
 };
 
+use crate::judged;
 use crate::runtimes;
 use crate::support::{LONG_NS, Words, alloc, copy, open, stream};
 
@@ -403,6 +404,10 @@ const SCENARIOS: &[(&str, Scenario)] = &[
         a_caller_who_is_not_disturbed,
     ),
     ("memory_that_is_exported", memory_that_is_exported),
+    (
+        "dma_buf_checks_over_memory_files",
+        judged::dma_buf_checks_over_memory_files,
+    ),
     ("flags_in_memory", flags_in_memory),
     ("a_default_stream_that_waits", a_default_stream_that_waits),
     ("work_on_memory_that_is_gone", work_on_memory_that_is_gone),

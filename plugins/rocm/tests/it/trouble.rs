@@ -151,6 +151,10 @@ const SIMULATED: &[(&str, &[(&str, &str)])] = &[
         "memory_that_is_exported",
         &[("STEPMESH_SIMDRIVER_DMABUF", "memfd")],
     ),
+    (
+        "dma_buf_checks_over_memory_files",
+        &[("STEPMESH_SIMDRIVER_DMABUF", "memfd")],
+    ),
     ("flags_in_memory", &[]),
     ("a_default_stream_that_waits", &[]),
     ("work_on_memory_that_is_gone", &[]),
