@@ -133,33 +133,69 @@ impl Access {
     ) {
         let region = &regions[self.buffer];
         match self.dtype {
-            DType::F32 => registers.write(to, |tile: &mut [f32], _| {
-                self.read(region, first, &mut tile[..len], |x: f32| x);
-            }),
-            DType::F16 => registers.write(to, |tile: &mut [f32], _| {
-                self.read(region, first, &mut tile[..len], f16_to_f32);
-            }),
-            DType::BF16 => registers.write(to, |tile: &mut [f32], _| {
-                self.read(region, first, &mut tile[..len], bf16_to_f32);
-            }),
-            DType::F8E4M3 => registers.write(to, |tile: &mut [f32], _| {
-                self.read(region, first, &mut tile[..len], float8::e4m3_to_f32);
-            }),
-            DType::F8E5M2 => registers.write(to, |tile: &mut [f32], _| {
-                self.read(region, first, &mut tile[..len], float8::e5m2_to_f32);
-            }),
-            DType::F64 => registers.write(to, |tile: &mut [f64], _| {
-                self.read(region, first, &mut tile[..len], |x: f64| x);
-            }),
-            DType::I32 => registers.write(to, |tile: &mut [i32], _| {
-                self.read(region, first, &mut tile[..len], |x: i32| x);
-            }),
-            DType::I64 => registers.write(to, |tile: &mut [i64], _| {
-                self.read(region, first, &mut tile[..len], |x: i64| x);
-            }),
-            DType::U8 | DType::Bool => registers.write(to, |tile: &mut [u8], _| {
-                self.read(region, first, &mut tile[..len], |x: u8| x);
-            }),
+            DType::F32 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [f32], _| {
+                    self.read(region, first, &mut tile[..len], |x: f32| x);
+                },
+            ),
+            DType::F16 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [f32], _| {
+                    self.read(region, first, &mut tile[..len], f16_to_f32);
+                },
+            ),
+            DType::BF16 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [f32], _| {
+                    self.read(region, first, &mut tile[..len], bf16_to_f32);
+                },
+            ),
+            DType::F8E4M3 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [f32], _| {
+                    self.read(region, first, &mut tile[..len], float8::e4m3_to_f32);
+                },
+            ),
+            DType::F8E5M2 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [f32], _| {
+                    self.read(region, first, &mut tile[..len], float8::e5m2_to_f32);
+                },
+            ),
+            DType::F64 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [f64], _| {
+                    self.read(region, first, &mut tile[..len], |x: f64| x);
+                },
+            ),
+            DType::I32 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [i32], _| {
+                    self.read(region, first, &mut tile[..len], |x: i32| x);
+                },
+            ),
+            DType::I64 => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [i64], _| {
+                    self.read(region, first, &mut tile[..len], |x: i64| x);
+                },
+            ),
+            DType::U8 | DType::Bool => registers.write(
+                to,
+                #[inline(always)]
+                |tile: &mut [u8], _| {
+                    self.read(region, first, &mut tile[..len], |x: u8| x);
+                },
+            ),
         }
     }
 
@@ -206,15 +242,20 @@ impl Access {
         tile: &mut [U],
         convert: impl Fn(T) -> U + Copy,
     ) {
-        self.runs(first, tile.len(), |run| {
-            let part = &mut tile[run.at..run.at + run.len];
-            if run.stride != 0 {
-                return region.read(run.start, run.stride, part, convert);
-            }
-            let (head, tail) = part.split_at_mut(1);
-            region.read(run.start, 1, head, convert);
-            tail.fill(head[0]);
-        });
+        self.runs(
+            first,
+            tile.len(),
+            #[inline(always)]
+            |run| {
+                let part = &mut tile[run.at..run.at + run.len];
+                if run.stride != 0 {
+                    return region.read(run.start, run.stride, part, convert);
+                }
+                let (head, tail) = part.split_at_mut(1);
+                region.read(run.start, 1, head, convert);
+                tail.fill(head[0]);
+            },
+        );
     }
 
     #[inline(always)]
@@ -225,10 +266,15 @@ impl Access {
         tile: &[U],
         convert: impl Fn(U) -> T + Copy,
     ) {
-        self.runs(first, tile.len(), |run| {
-            let part = &tile[run.at..run.at + run.len];
-            region.write(run.start, run.stride, part, convert);
-        });
+        self.runs(
+            first,
+            tile.len(),
+            #[inline(always)]
+            |run| {
+                let part = &tile[run.at..run.at + run.len];
+                region.write(run.start, run.stride, part, convert);
+            },
+        );
     }
 }
 

@@ -140,11 +140,15 @@ int_arithmetic!(u8, |_| false, u8::MAX);
 
 #[inline(always)]
 fn map<T: Lane>(registers: &mut Registers, (from, to): (Reg, Reg), len: usize, f: impl Fn(T) -> T) {
-    registers.write(to, |tile: &mut [T], registers| {
-        for (slot, value) in tile[..len].iter_mut().zip(&registers.get::<T>(from)[..len]) {
-            *slot = f(*value);
-        }
-    });
+    registers.write(
+        to,
+        #[inline(always)]
+        |tile: &mut [T], registers| {
+            for (slot, value) in tile[..len].iter_mut().zip(&registers.get::<T>(from)[..len]) {
+                *slot = f(*value);
+            }
+        },
+    );
 }
 
 #[inline(always)]
@@ -154,12 +158,16 @@ fn zip<T: Lane, U: Lane>(
     len: usize,
     f: impl Fn(T, T) -> U,
 ) {
-    registers.write(to, |tile: &mut [U], registers| {
-        let (a, b) = (&registers.get::<T>(a)[..len], &registers.get::<T>(b)[..len]);
-        for ((slot, a), b) in tile[..len].iter_mut().zip(a).zip(b) {
-            *slot = f(*a, *b);
-        }
-    });
+    registers.write(
+        to,
+        #[inline(always)]
+        |tile: &mut [U], registers| {
+            let (a, b) = (&registers.get::<T>(a)[..len], &registers.get::<T>(b)[..len]);
+            for ((slot, a), b) in tile[..len].iter_mut().zip(a).zip(b) {
+                *slot = f(*a, *b);
+            }
+        },
+    );
 }
 
 macro_rules! float_unary {
@@ -266,13 +274,18 @@ fn select_of<T: Lane>(
     (a, b, to): (Reg, Reg, Reg),
     len: usize,
 ) {
-    registers.write(to, |tile: &mut [T], registers| {
-        let (a, b) = (&registers.get::<T>(a)[..len], &registers.get::<T>(b)[..len]);
-        let conditions = &registers.get::<u8>(condition)[..len];
-        for (((slot, a), b), condition) in tile[..len].iter_mut().zip(a).zip(b).zip(conditions) {
-            *slot = if *condition == 0 { *b } else { *a };
-        }
-    });
+    registers.write(
+        to,
+        #[inline(always)]
+        |tile: &mut [T], registers| {
+            let (a, b) = (&registers.get::<T>(a)[..len], &registers.get::<T>(b)[..len]);
+            let conditions = &registers.get::<u8>(condition)[..len];
+            for (((slot, a), b), condition) in tile[..len].iter_mut().zip(a).zip(b).zip(conditions)
+            {
+                *slot = if *condition == 0 { *b } else { *a };
+            }
+        },
+    );
 }
 
 #[inline(always)]

@@ -21,11 +21,15 @@ fn map<T: Lane, U: Lane>(
     len: usize,
     f: impl Fn(T) -> U,
 ) {
-    registers.write(to, |tile: &mut [U], registers| {
-        for (slot, value) in tile[..len].iter_mut().zip(&registers.get::<T>(from)[..len]) {
-            *slot = f(*value);
-        }
-    });
+    registers.write(
+        to,
+        #[inline(always)]
+        |tile: &mut [U], registers| {
+            for (slot, value) in tile[..len].iter_mut().zip(&registers.get::<T>(from)[..len]) {
+                *slot = f(*value);
+            }
+        },
+    );
 }
 
 macro_rules! cast_from {
@@ -73,10 +77,34 @@ fn round_from<T: Lane>(
     widen: impl Fn(T) -> f32,
 ) {
     match dtype {
-        DType::F16 => map(registers, at, len, |x| f16_to_f32(f32_to_f16(widen(x)))),
-        DType::BF16 => map(registers, at, len, |x| bf16_to_f32(f32_to_bf16(widen(x)))),
-        DType::F8E4M3 => map(registers, at, len, |x| e4m3(widen(x))),
-        DType::F8E5M2 => map(registers, at, len, |x| e5m2(widen(x))),
+        DType::F16 => map(
+            registers,
+            at,
+            len,
+            #[inline(always)]
+            |x| f16_to_f32(f32_to_f16(widen(x))),
+        ),
+        DType::BF16 => map(
+            registers,
+            at,
+            len,
+            #[inline(always)]
+            |x| bf16_to_f32(f32_to_bf16(widen(x))),
+        ),
+        DType::F8E4M3 => map(
+            registers,
+            at,
+            len,
+            #[inline(always)]
+            |x| e4m3(widen(x)),
+        ),
+        DType::F8E5M2 => map(
+            registers,
+            at,
+            len,
+            #[inline(always)]
+            |x| e5m2(widen(x)),
+        ),
         _ => map(registers, at, len, widen),
     }
 }
@@ -123,10 +151,30 @@ pub(super) fn fill(registers: &mut Registers, value: Scalar, to: Reg, len: usize
         Scalar::Int(int) => (int as f64, int),
     };
     match to.class {
-        Class::F32 => registers.write(to, |tile: &mut [f32], _| tile[..len].fill(float as f32)),
-        Class::F64 => registers.write(to, |tile: &mut [f64], _| tile[..len].fill(float)),
-        Class::I32 => registers.write(to, |tile: &mut [i32], _| tile[..len].fill(int as i32)),
-        Class::I64 => registers.write(to, |tile: &mut [i64], _| tile[..len].fill(int)),
-        Class::U8 => registers.write(to, |tile: &mut [u8], _| tile[..len].fill(int as u8)),
+        Class::F32 => registers.write(
+            to,
+            #[inline(always)]
+            |tile: &mut [f32], _| tile[..len].fill(float as f32),
+        ),
+        Class::F64 => registers.write(
+            to,
+            #[inline(always)]
+            |tile: &mut [f64], _| tile[..len].fill(float),
+        ),
+        Class::I32 => registers.write(
+            to,
+            #[inline(always)]
+            |tile: &mut [i32], _| tile[..len].fill(int as i32),
+        ),
+        Class::I64 => registers.write(
+            to,
+            #[inline(always)]
+            |tile: &mut [i64], _| tile[..len].fill(int),
+        ),
+        Class::U8 => registers.write(
+            to,
+            #[inline(always)]
+            |tile: &mut [u8], _| tile[..len].fill(int as u8),
+        ),
     }
 }

@@ -100,11 +100,19 @@ fn step(instr: &Instr, frame: &Frame<'_>, registers: &mut Registers) {
                 first: frame.first,
             };
             if to.class == Class::F64 {
-                registers.write(to, |tile, _| random::wide(source, normal, &mut tile[..len]));
+                registers.write(
+                    to,
+                    #[inline(always)]
+                    |tile, _| random::wide(source, normal, &mut tile[..len]),
+                );
             } else {
-                registers.write(to, |tile, _| {
-                    random::narrow(source, normal, dtype, &mut tile[..len]);
-                });
+                registers.write(
+                    to,
+                    #[inline(always)]
+                    |tile, _| {
+                        random::narrow(source, normal, dtype, &mut tile[..len]);
+                    },
+                );
             }
         }
         Instr::Keep { slot, from } => keep(registers, slot, from, frame),
@@ -116,9 +124,13 @@ fn step(instr: &Instr, frame: &Frame<'_>, registers: &mut Registers) {
 fn splat(registers: &mut Registers, from: Reg, to: Reg, len: usize) {
     #[inline(always)]
     fn of<T: Lane>(registers: &mut Registers, from: Reg, to: Reg, len: usize) {
-        registers.write(to, |tile: &mut [T], registers| {
-            tile[..len].fill(registers.get::<T>(from)[0]);
-        });
+        registers.write(
+            to,
+            #[inline(always)]
+            |tile: &mut [T], registers| {
+                tile[..len].fill(registers.get::<T>(from)[0]);
+            },
+        );
     }
     match to.class {
         Class::F32 => of::<f32>(registers, from, to, len),
@@ -353,23 +365,33 @@ impl AccumulateColumns<'_> {
             registers,
         } = self.0;
         let mut places = std::mem::take(&mut registers.i64[reduced.place.idx]);
-        registers.write(reduced.value, |values: &mut [A], registers| {
-            let tile = &registers.get::<T>(reduced.from)[..len];
-            let pairs = values[..len].iter_mut().zip(tile);
-            match reduced.fold {
-                Fold::Sum => pairs.for_each(|(so_far, x)| *so_far = so_far.plus(widen(*x))),
-                Fold::Max => pairs.for_each(|(so_far, x)| *so_far = so_far.larger(widen(*x))),
-                Fold::ArgMax => {
-                    for ((best, x), place) in pairs.zip(&mut places) {
-                        let value = widen(*x);
-                        if *place < 0 || value > *best || (value != value && *best == *best) {
-                            *best = value;
-                            *place = to_place(first);
+        registers.write(
+            reduced.value,
+            #[inline(always)]
+            |values: &mut [A], registers| {
+                let tile = &registers.get::<T>(reduced.from)[..len];
+                let pairs = values[..len].iter_mut().zip(tile);
+                match reduced.fold {
+                    Fold::Sum => pairs.for_each(
+                        #[inline(always)]
+                        |(so_far, x)| *so_far = so_far.plus(widen(*x)),
+                    ),
+                    Fold::Max => pairs.for_each(
+                        #[inline(always)]
+                        |(so_far, x)| *so_far = so_far.larger(widen(*x)),
+                    ),
+                    Fold::ArgMax => {
+                        for ((best, x), place) in pairs.zip(&mut places) {
+                            let value = widen(*x);
+                            if *place < 0 || value > *best || (value != value && *best == *best) {
+                                *best = value;
+                                *place = to_place(first);
+                            }
                         }
                     }
                 }
-            }
-        });
+            },
+        );
         registers.i64[reduced.place.idx] = places;
     }
 }
