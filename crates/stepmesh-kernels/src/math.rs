@@ -169,3 +169,6 @@ const SQRT_HALF_BITS: u32 = 0x3F35_04F3;
 const TANH_ONE: f32 = 7.998_811_7;
 /// From here the error function is 1 in f32.
 const ERF_ONE: f32 = 3.832_506_856_900_711;
+
+#[cfg(test)]
+mod tests;

@@ -77,3 +77,6 @@ pub(crate) fn scalar_of_bits(dtype: DType, word: u64) -> Scalar {
         DType::F8E5M2 => float(float8::e5m2_to_f32(word as u8)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,3 +125,6 @@ impl Gaps {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
