@@ -23,7 +23,8 @@ mod torch {
         let lib = PathBuf::from(lib.expect("torch-sys tells where libtorch is"));
         let include = lib.parent().map(|root| root.join("include"));
         let include = include.expect("libtorch's lib folder lies in its root");
-        cc::Build::new()
+        let mut build = cc::Build::new();
+        build
             .cpp(true)
             .std("c++20")
             .include(&include)
@@ -32,8 +33,11 @@ mod torch {
             .flag_if_supported("-isystem")
             .flag_if_supported(include.display().to_string())
             .warnings(false)
-            .file("cpp/tensor.cc")
-            .compile("stepmesh_torch_shim");
+            .file("cpp/tensor.cc");
+        if env::var_os("CARGO_FEATURE_LAZY").is_some() {
+            build.file("cpp/lazy.cc");
+        }
+        build.compile("stepmesh_torch_shim");
         println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
     }
 }

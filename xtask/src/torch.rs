@@ -43,7 +43,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     plugins::build(workspace, &plugin_options)?;
     let target_dir = workspace.metadata()?.target_dir()?;
     let mut command = workspace.cargo("test");
-    command.args(["--package", "stepmesh-torch", "--features", "torch"]);
+    command.args(["--package", "stepmesh-torch", "--features", "lazy"]);
     command.args(&options.filter).arg("--").args(&options.args);
     command.env(PLUGIN_DIR_VARIABLE, plugins_dir(&target_dir, Profile::Dev));
     workspace::run(command.env(LIBTORCH_VARIABLE, libtorch))

@@ -6,38 +6,12 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdint>
-#include <cstring>
-#include <exception>
 #include <memory>
 #include <utility>
 
-namespace {
+#include "guard.h"
 
-// Writes `what` into `message` of `cap` bytes, cut to fit.
-void tell(char* message, size_t cap, const char* what) noexcept {
-  if (cap == 0) return;
-  std::strncpy(message, what, cap - 1);
-  message[cap - 1] = '\0';
-}
-
-// Runs `work`; 0, or 1 with what went wrong.
-template <class Work>
-int guarded(char* message, size_t cap, Work&& work) noexcept {
-  try {
-    std::forward<Work>(work)();
-    return 0;
-  } catch (const c10::Error& error) {
-    // Without the backtrace, which is longer than any message of ours.
-    tell(message, cap, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    tell(message, cap, error.what());
-  } catch (...) {
-    tell(message, cap, "an exception that is none of the standard library's");
-  }
-  return 1;
-}
-
-}  // namespace
+using stepmesh::guarded;
 
 extern "C" {
 

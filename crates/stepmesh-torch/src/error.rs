@@ -60,6 +60,12 @@ pub enum Error {
         /// What is wrong with it.
         fault: String,
     },
+    /// A device that cannot serve PyTorch's lazy core.
+    #[error("serving PyTorch's lazy core: {fault}")]
+    Lazy {
+        /// What is wrong.
+        fault: String,
+    },
     /// libtorch threw.
     #[error("{operation}: {message}")]
     Torch {

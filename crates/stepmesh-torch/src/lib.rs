@@ -31,6 +31,8 @@ mod dlpack;
 mod dtype;
 #[cfg(feature = "torch")]
 mod error;
+#[cfg(feature = "lazy")]
+pub mod lazy;
 #[cfg(feature = "torch")]
 mod request;
 #[cfg(feature = "torch")]

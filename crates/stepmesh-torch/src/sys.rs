@@ -127,6 +127,131 @@ pub(crate) fn current_stream(device_type: i32, device_index: i32) -> Result<u64,
     Ok(stream)
 }
 
+#[cfg(feature = "lazy")]
+pub(crate) use lazy::{
+    lazy_counter, lazy_mark_step, lazy_metrics_report, lazy_register, lazy_reset_metrics,
+    lazy_to_device, lazy_use_reference,
+};
+
+#[cfg(feature = "lazy")]
+mod lazy {
+    //! The functions of cpp/lazy.cc.
+
+    use std::ffi::{CStr, CString, c_char, c_int};
+    use std::ptr;
+
+    use tch::Tensor;
+    use torch_sys::C_tensor;
+
+    use super::call;
+    use crate::Error;
+    use crate::lazy::Hooks;
+
+    /// Registers the backend.
+    pub(crate) fn lazy_register(hooks: &'static Hooks) -> Result<(), Error> {
+        call("registering the lazy backend", |message, cap| {
+            // SAFETY: the table is static, and laid out as cpp/lazy.h says.
+            unsafe { stepmesh_lazy_register(hooks, message, cap) }
+        })
+    }
+
+    pub(crate) fn lazy_use_reference(is_reference: bool) -> Result<(), Error> {
+        let is_reference = c_int::from(is_reference);
+        call("choosing a lazy backend", |message, cap| {
+            // SAFETY: no pointer but the message's.
+            unsafe { stepmesh_lazy_use_reference(is_reference, message, cap) }
+        })
+    }
+
+    pub(crate) fn lazy_to_device(tensor: &Tensor, ordinal: u32) -> Result<Tensor, Error> {
+        let mut out: *mut C_tensor = ptr::null_mut();
+        call("moving a tensor to a lazy device", |message, cap| {
+            let (tensor, ordinal) = (tensor.as_ptr(), i64::from(ordinal));
+            // SAFETY: a live tensor, a live out pointer.
+            unsafe { stepmesh_lazy_to_device(tensor, ordinal, &raw mut out, message, cap) }
+        })?;
+        // SAFETY: on success it is a new tensor, owned by nobody else.
+        Ok(unsafe { Tensor::from_ptr(out) })
+    }
+
+    pub(crate) fn lazy_mark_step(ordinal: u32, waits: bool) -> Result<(), Error> {
+        let (ordinal, waits) = (i64::from(ordinal), c_int::from(waits));
+        call("ending a step of a lazy device", |message, cap| {
+            // SAFETY: no pointer but the message's.
+            unsafe { stepmesh_lazy_mark_step(ordinal, waits, message, cap) }
+        })
+    }
+
+    pub(crate) fn lazy_counter(name: &str) -> Result<i64, Error> {
+        let operation = "reading a counter of the lazy core";
+        let name = CString::new(name).map_err(|error| Error::Torch {
+            operation,
+            message: error.to_string(),
+        })?;
+        let mut value = 0;
+        call(operation, |message, cap| {
+            // SAFETY: a text with its end, a live out pointer.
+            unsafe { stepmesh_lazy_counter(name.as_ptr(), &raw mut value, message, cap) }
+        })?;
+        Ok(value)
+    }
+
+    pub(crate) fn lazy_reset_metrics() -> Result<(), Error> {
+        call("resetting the lazy core's metrics", |message, cap| {
+            // SAFETY: no pointer but the message's.
+            unsafe { stepmesh_lazy_reset_metrics(message, cap) }
+        })
+    }
+
+    pub(crate) fn lazy_metrics_report() -> Result<String, Error> {
+        let mut text = ptr::null_mut();
+        call("reading the lazy core's metrics", |message, cap| {
+            // SAFETY: a live out pointer.
+            unsafe { stepmesh_lazy_metrics(&raw mut text, message, cap) }
+        })?;
+        // SAFETY: on success a text with its end, which is ours until it is given back.
+        let report = unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned();
+        // SAFETY: given back once.
+        unsafe { stepmesh_lazy_free_text(text) };
+        Ok(report)
+    }
+
+    // SAFETY: as declared in cpp/lazy.cc.
+    unsafe extern "C" {
+        fn stepmesh_lazy_register(table: *const Hooks, message: *mut c_char, cap: usize) -> c_int;
+        fn stepmesh_lazy_use_reference(
+            is_reference: c_int,
+            message: *mut c_char,
+            cap: usize,
+        ) -> c_int;
+        fn stepmesh_lazy_to_device(
+            tensor: *const C_tensor,
+            ordinal: i64,
+            out: *mut *mut C_tensor,
+            message: *mut c_char,
+            cap: usize,
+        ) -> c_int;
+        fn stepmesh_lazy_mark_step(
+            ordinal: i64,
+            wait: c_int,
+            message: *mut c_char,
+            cap: usize,
+        ) -> c_int;
+        fn stepmesh_lazy_counter(
+            name: *const c_char,
+            value: *mut i64,
+            message: *mut c_char,
+            cap: usize,
+        ) -> c_int;
+        fn stepmesh_lazy_reset_metrics(message: *mut c_char, cap: usize) -> c_int;
+        fn stepmesh_lazy_metrics(text: *mut *mut c_char, message: *mut c_char, cap: usize)
+        -> c_int;
+        fn stepmesh_lazy_free_text(text: *mut c_char);
+    }
+}
+
 /// Calls a function that says what went wrong in a buffer.
 fn call(
     operation: &'static str,

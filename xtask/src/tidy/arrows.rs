@@ -81,7 +81,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-transport", &[]),
     ("stepmesh-rdma", &["stepmesh-transport"]),
     ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
-    ("stepmesh-torch", &["stepmesh", "stepmesh-core"]),
+    (
+        "stepmesh-torch",
+        &[
+            "stepmesh",
+            "stepmesh-core",
+            "stepmesh-graph",
+            "stepmesh-lazy",
+        ],
+    ),
     // `bench` calls a function of the cpu backend with and without its table.
     (
         "stepmesh-cli",

@@ -133,6 +133,7 @@ crates/stepmesh/tests/it/backends.rs            names the entries of backends th
 crates/stepmesh/src/memory.rs                   registered tensors of the caller
 crates/stepmesh-torch/src/device.rs             loads torch's CUDA half
 crates/stepmesh-torch/src/sys.rs                calls C++
+crates/stepmesh-torch/src/lazy/hooks.rs         functions that C++ calls
 crates/stepmesh-torch/src/dlpack.rs             structs of other frameworks
 crates/stepmesh-torch/src/tensor.rs             vouches for memory of torch and the mesh
 crates/stepmesh-torch/src/stream.rs             vouches for torch's streams
