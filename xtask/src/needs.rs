@@ -174,6 +174,17 @@ fn rdma() -> Presence {
     }
 }
 
+/// The same look as in crates/stepmesh-graph/tests/xla.
+fn xla() -> Presence {
+    let usual = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/xla/bin/python");
+    let python = env::var("STEPMESH_XLA_PYTHON").unwrap_or_else(|_| usual.into());
+    let asked = Command::new(&python).args(["-c", "import jax"]).output();
+    match asked {
+        Ok(output) if output.status.success() => Presence::Present,
+        _ => Presence::Absent("no jax in target/xla, nor by STEPMESH_XLA_PYTHON".into()),
+    }
+}
+
 /// A file alone is not enough: libraries make it also where no driver answers.
 fn device_file(path: &str) -> Presence {
     match fs::File::open(path) {
@@ -206,7 +217,7 @@ const LDCONFIG: &str = "/sbin/ldconfig";
 const UDMABUF: &str = "/dev/udmabuf";
 
 /// The order is that of the report.
-const NEEDS: [Need; 11] = [
+const NEEDS: [Need; 12] = [
     CXX,
     ABIDIFF_NEED,
     Need {
@@ -253,6 +264,11 @@ const NEEDS: [Need; 11] = [
         name: "rdma",
         checks: "transfers through a network adapter",
         probe: rdma,
+    },
+    Need {
+        name: "xla",
+        checks: "values of every operation by XLA, from the StableHLO text",
+        probe: xla,
     },
 ];
 

@@ -10,7 +10,7 @@
 //! # Arithmetic
 //! - f32, f64: IEEE 754, to nearest even. f16, bf16: computed in f32 at least, then rounded once; a
 //!   plugin that fuses nodes may keep the wider value from one node to the next, and may contract a
-//!   product and a sum. Subnormal f32, f16 and bf16 results may be 0.
+//!   product and a sum. Subnormal results may be 0.
 //! - i32, i64, u8: two's complement, wrapping. bool: one byte, 0 or 1; what another byte in an
 //!   argument gives is unspecified, but no access out of bounds. fp8 is for storage: parameters,
 //!   constants, casts and operations that only move elements.

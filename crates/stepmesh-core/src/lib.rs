@@ -67,7 +67,7 @@ pub mod compute {
     pub use stepmesh_graph::{
         Alias, Attribute, CompareDirection, CompileOptions, DType, DTypeClass, Error as GraphError,
         F64, Graph, GraphBuilder, Node, NodeId, Op, OpKind, Parts, RANK_MAX, RawGraph, RawNode,
-        RawValue, Shape, TensorType, TextForm, float8, infer, philox,
+        RawValue, Shape, TensorType, TextForm, float8, infer, philox, stablehlo,
     };
 
     pub(crate) use host::Functions;

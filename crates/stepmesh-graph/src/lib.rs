@@ -11,6 +11,7 @@
 //! - [`RawGraph`]: a graph as the ABI carries it, not checked yet; [`Lowered`]: its structs; [`Graph::encode`] and
 //!   [`Graph::decode`] for files;
 //! - [`CompileOptions`] and [`TextForm`]: what host and plugin say about a graph beside itself;
+//! - [`stablehlo()`]: a graph in the words of other compilers;
 //! - [`mod@reference`]: an interpreter by which plugins are judged;
 //! - [`mod@samples`]: small cases of each operation, for those who judge;
 //! - [`float8`] and [`philox`]: the two arithmetics that no crate we use has.
@@ -72,6 +73,7 @@ pub use options::{CompileOptions, TextForm};
 pub use raw::{Attribute, RawGraph, RawNode, RawValue};
 pub use rules::infer;
 pub use shape::{RANK_MAX, Shape, TensorType};
+pub use stablehlo::stablehlo;
 
 mod builder;
 mod codec;
@@ -85,6 +87,7 @@ mod options;
 mod raw;
 mod rules;
 mod shape;
+mod stablehlo;
 mod text;
 
 #[cfg(test)]

@@ -118,6 +118,13 @@ impl TensorType {
         Ok(Self { dtype, shape })
     }
 
+    /// A scalar.
+    #[must_use]
+    pub const fn scalar(dtype: DType) -> Self {
+        let shape = Shape::SCALAR;
+        Self { dtype, shape }
+    }
+
     /// Type of the elements.
     #[must_use]
     pub fn dtype(&self) -> DType {

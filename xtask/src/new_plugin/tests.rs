@@ -101,8 +101,10 @@ fn workspace_copy() -> TempDir {
     symlink(workspace.path("crates"), root.path().join("crates")).unwrap();
     fs::copy(workspace.path("Cargo.lock"), root.path().join("Cargo.lock")).unwrap();
     let manifest = fs::read_to_string(workspace.path("Cargo.toml")).unwrap();
-    let members = "members = [\"crates/*\", \"plugins/*\", \"xtask\"]";
-    assert!(manifest.contains(members));
+    let members = manifest
+        .lines()
+        .find(|line| line.starts_with("members = ["));
+    let members = members.expect("the workspace names its members on one line");
     let manifest = manifest.replace(members, "members = [\"plugins/*\"]");
     fs::write(root.path().join("Cargo.toml"), manifest).unwrap();
     root

@@ -80,11 +80,7 @@ pub(super) fn rounded(dtype: DType, value: f64, error: f64, units: f64) -> Eleme
     }
     let min_normal = min_normal(dtype);
     let may_vanish = size - error < min_normal && (value != 0.0 || error != 0.0);
-    let lost = if may_vanish && error != 0.0 {
-        min_normal
-    } else {
-        0.0
-    };
+    let lost = if may_vanish { min_normal } else { 0.0 };
     Element {
         value,
         int: 0,
@@ -95,7 +91,8 @@ pub(super) fn rounded(dtype: DType, value: f64, error: f64, units: f64) -> Eleme
 /// A result of one addition, subtraction or multiplication: where the type has the exact number, a
 /// plugin gives just that.
 pub(super) fn rounded_basic(dtype: DType, value: f64, error: f64) -> Element {
-    if error == 0.0 && nearest(dtype, value) == value {
+    let may_vanish = value != 0.0 && value.abs() < min_normal(dtype);
+    if error == 0.0 && nearest(dtype, value) == value && !may_vanish {
         return Element::exact(value);
     }
     rounded(dtype, value, error, 1.0)
@@ -168,8 +165,7 @@ pub fn max(dtype: DType) -> f64 {
 
 fn min_normal(dtype: DType) -> f64 {
     match dtype {
-        // Never flushed.
-        DType::F64 => 0.0,
+        DType::F64 => f64::MIN_POSITIVE,
         DType::F16 => exp2(-14),
         DType::F8E4M3 => exp2(-6),
         DType::F8E5M2 => exp2(-14),
