@@ -9,7 +9,7 @@
 
 use pulp::Arch;
 
-use crate::memory::Region;
+use crate::memory::{Region, finish_writes};
 use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::tile::{
@@ -143,6 +143,7 @@ impl Kernel {
                 self.finish(lent, stage, unit, registers);
             }
         }
+        finish_writes();
     }
 
     /// Goes through a row, or through a tile of columns.

@@ -5,7 +5,7 @@
 use stepmesh_graph::DType;
 
 use crate::kernel::{Kernel, Lent};
-use crate::memory::{Element, Matrix, Multiply, Region, multiply};
+use crate::memory::{Element, Matrix, Multiply, Region, finish_writes, multiply};
 use crate::number::{bf16_to_f32, f16_to_f32};
 use crate::tile::{Class, Frame, Kept, Registers, TILE, run};
 
@@ -292,6 +292,7 @@ impl Product {
                 column += len;
             }
         }
+        finish_writes();
     }
 }
 

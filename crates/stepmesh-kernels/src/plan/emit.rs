@@ -264,7 +264,7 @@ impl<P: Places> Emitter<'_, P> {
         let own = &self.items.list[item];
         let dims = dense_dims(&own.dims);
         let buffer = self.places.buffer(item);
-        let access = self.access(Access::new(buffer, own.dtype, 0, dims));
+        let access = self.access(Access::written(buffer, own.dtype, 0, dims));
         Instr::Store { access, from }
     }
 

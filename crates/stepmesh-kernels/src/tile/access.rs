@@ -17,6 +17,8 @@ pub(crate) struct Access {
     pub(crate) start: usize,
     /// Outermost first; merged where that changes nothing, and none for a single element.
     pub(crate) dims: Vec<AccessDim>,
+    /// It is written, one element after another, and is too long for the caches.
+    pub(crate) is_long: bool,
 }
 
 /// A dimension of a view.
@@ -63,7 +65,23 @@ impl Access {
             dtype,
             start,
             dims: merged,
+            is_long: false,
         }
+    }
+
+    /// As [`Access::new`], to be written.
+    pub(crate) fn written(
+        buffer: usize,
+        dtype: DType,
+        start: usize,
+        dims: impl IntoIterator<Item = AccessDim>,
+    ) -> Self {
+        let own = Self::new(buffer, dtype, start, dims);
+        let is_long = match own.dims[..] {
+            [dim] => dim.stride == 1 && dim.extent >= LONG_LEN_BYTES / dtype.size_bytes(),
+            _ => false,
+        };
+        Self { is_long, ..own }
     }
 
     #[inline(always)]
@@ -211,6 +229,10 @@ impl Access {
     ) {
         debug_assert!(len <= TILE, "a tile");
         let region = &regions[self.buffer];
+        if self.is_long && self.dtype == DType::F32 {
+            let tile = &registers.get::<f32>(from)[..len];
+            return region.write_past_caches(self.start + first, tile);
+        }
         match self.dtype {
             DType::F32 => self.write(region, first, &registers.get(from)[..len], |x: f32| x),
             DType::F16 => self.write(region, first, &registers.get(from)[..len], f32_to_f16),
@@ -280,3 +302,6 @@ impl Access {
 
 /// Most dimensions of a view: those of a value.
 const RANK_MAX: usize = 8;
+/// From here on a value is written past the caches: half of what the last one of a usual server core
+/// holds, and far more than the steps that follow at once would find there.
+const LONG_LEN_BYTES: usize = 16 << 20;
