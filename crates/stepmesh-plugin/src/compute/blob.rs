@@ -96,3 +96,6 @@ const MAGIC: &[u8] = b"SMEXEC\0\x01";
 /// FNV-1a with 64 bits: finds accidents, which is all that is asked of it here.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+#[cfg(test)]
+mod tests;
