@@ -6,6 +6,7 @@ mod allocations;
 mod case;
 mod duel;
 mod floor;
+mod lazy;
 mod loader;
 mod mem_event;
 mod mesh;

@@ -75,6 +75,7 @@ crates/stepmesh-abi/                            types and function pointers of t
 crates/stepmesh-plugin/                         the C side of the table
 crates/stepmesh-cli/src/bench/allocations.rs    an allocator that counts
 crates/stepmesh-cli/src/bench/floor/page.rs     memory that two processes share
+crates/stepmesh-cli/src/bench/lazy/hand.rs      calls `gemm` as one would by hand
 crates/stepmesh-cli/src/bench/loader.rs         dlopen without the loader, to compare with it
 crates/stepmesh-cli/src/bench/vtable.rs         calls a slot of the C table
 crates/stepmesh-core/src/secure.rs              asks libc whether the process is set-user-id
@@ -129,6 +130,7 @@ crates/stepmesh-transport/src/shm/              rings and slots in shared memory
 crates/stepmesh-transport/src/sim/placement.rs  writes of simulated transfers
 crates/stepmesh-transport/src/tcp/              reads and writes of registered memory
 crates/stepmesh-transport/tests/                promises about the memory of a test
+crates/stepmesh-lazy/tests/it/failures.rs       names the entry of a backend that is linked in
 crates/stepmesh/tests/it/backends.rs            names the entries of backends that are linked in
 crates/stepmesh/src/memory.rs                   registered tensors of the caller
 crates/stepmesh-torch/src/device.rs             loads torch's CUDA half

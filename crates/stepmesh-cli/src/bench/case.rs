@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use crate::bench::afd::{self, AfdOutcome};
 use crate::bench::duel::{AllocationOutcome, DuelOutcome};
+use crate::bench::lazy::{LazyOutcome, Subject};
 use crate::bench::loader;
 use crate::bench::mem_event::MemEventOutcome;
 use crate::bench::mesh::FabricKind;
@@ -37,6 +38,7 @@ enum Kind {
     Allocations(FabricKind),
     Scale,
     Afd,
+    Lazy(Subject),
 }
 
 /// What came out of a case.
@@ -98,6 +100,7 @@ impl Case {
                 Ok(self.duel(job, size, &pair::run(setup, job)?))
             }
             Kind::Allocations(fabric) => self.allocations(setup, fabric),
+            Kind::Lazy(subject) => self.lazy(setup, subject, budget_ms),
             Kind::Scale => self.scale(setup, Duration::from_millis(budget_ms)),
             Kind::Afd => {
                 let job = PairJob {
@@ -171,6 +174,36 @@ impl Case {
                 duration(outcome.poll_ns),
                 format!("{:.2}", outcome.ratio),
             ],
+            ..Measured::default()
+        })
+    }
+
+    fn lazy(&self, setup: &Setup, subject: Subject, budget_ms: u64) -> Result<Measured> {
+        // The caller traces on one core while the device's stream works on the other.
+        let cores = cpus()?;
+        let part = Part::Lazy { subject, budget_ms };
+        let mut peer = Peer::start("tracer", setup, &cores, part)?;
+        let LazyOutcome {
+            ours_ns,
+            floor_ns,
+            ratio,
+        } = peer.answer(setup.deadline)?;
+        peer.finish(setup.deadline)?;
+        let (number, floor, compared) = match subject {
+            Subject::Hit => (ours_ns / 1e3, String::new(), String::new()),
+            Subject::Compile => (ours_ns / 1e6, String::new(), String::new()),
+            _ => (ratio, duration(floor_ns), format!("{ratio:.2}")),
+        };
+        let mut numbers = vec![(self.name.into(), number)];
+        if floor_ns > 0.0 {
+            let short = self.name.split("_over_").next().unwrap_or(self.name);
+            numbers.push((format!("{short}_ns"), ours_ns));
+            numbers.push((format!("{short}_floor_ns"), floor_ns));
+        }
+        Ok(Measured {
+            number,
+            numbers,
+            cells: [duration(ours_ns), floor, compared],
             ..Measured::default()
         })
     }
@@ -368,7 +401,7 @@ const fn other(name: &'static str, aim: Option<f64>, quick_ms: u64, kind: Kind) 
 
 /// Every case, in the order of the table. The sizes are the original's: a hidden state of 64 tokens
 /// of 7168 in bf16, and of 1024.
-pub(crate) const CASES: [Case; 12] = [
+pub(crate) const CASES: [Case; 17] = [
     other("vtable.extra_ns", Some(2.0), 500, Kind::Vtable),
     other(
         "loader.ms_10_plugins_over_dlopen",
@@ -414,6 +447,36 @@ pub(crate) const CASES: [Case; 12] = [
     ),
     other("scale.cpu_8x8_over_1x1", Some(1.5), 4000, Kind::Scale),
     other("afd.p50_us", None, 3000, Kind::Afd),
+    other(
+        "lazy.fused_chain_over_memcpy",
+        Some(1.3),
+        1500,
+        Kind::Lazy(Subject::FusedChain),
+    ),
+    other(
+        "lazy.matmul_over_gemm",
+        Some(1.1),
+        1000,
+        Kind::Lazy(Subject::Matmul),
+    ),
+    other(
+        "lazy.ffn_over_hand",
+        Some(1.1),
+        1000,
+        Kind::Lazy(Subject::Ffn),
+    ),
+    other(
+        "lazy.hit_us_100_ops",
+        Some(60.0),
+        500,
+        Kind::Lazy(Subject::Hit),
+    ),
+    other(
+        "lazy.compile_ms_100_ops",
+        None,
+        500,
+        Kind::Lazy(Subject::Compile),
+    ),
 ];
 
 /// Round trips in which allocations are counted: what happens once in a thousand shows.

@@ -19,7 +19,7 @@ use stepmesh::Scheduler;
 use stepmesh_core::config::{Config, PollMode, TransportKind};
 
 use crate::bench::mesh::{self, Shape};
-use crate::bench::{loader, mem_event, pair, scale, vtable};
+use crate::bench::{lazy, loader, mem_event, pair, scale, vtable};
 
 /// What all processes of a run have in common.
 #[derive(Debug)]
@@ -60,6 +60,11 @@ pub(crate) enum Part {
     Loader(loader::Step),
     /// Waits for what is due.
     MemEvent { budget_ms: u64 },
+    /// Traces, compiles and executes tensors.
+    Lazy {
+        subject: lazy::Subject,
+        budget_ms: u64,
+    },
 }
 
 /// A process that was started. Killed if it is dropped before it ended.
@@ -188,6 +193,11 @@ pub(crate) fn perform(task: &str) -> Result<()> {
             tell(&vtable::measure(config, Duration::from_millis(budget_ms))?)
         }
         Part::Loader(step) => loader::perform(config, &step),
+        Part::Lazy { subject, budget_ms } => tell(&lazy::measure(
+            config,
+            subject,
+            Duration::from_millis(budget_ms),
+        )?),
         Part::MemEvent { budget_ms } => tell(&mem_event::measure(
             config,
             Duration::from_millis(budget_ms),

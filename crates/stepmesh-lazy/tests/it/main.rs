@@ -8,6 +8,7 @@
 mod backend;
 mod common;
 mod engine;
+mod failures;
 mod memory;
 mod ops;
 mod random_graphs;
