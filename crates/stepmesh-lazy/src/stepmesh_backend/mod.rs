@@ -1,8 +1,10 @@
 //! The backend over the devices of `stepmesh-core` and their extension `stepmesh.compute.v1`.
 
+mod execute;
 mod lane;
 mod lowering;
 mod memory;
+mod missing;
 mod value;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,18 +13,20 @@ use std::time::Duration;
 
 use stepmesh_core::compute::Argument;
 use stepmesh_core::{Backend, Buffer, Device, Stream};
-use stepmesh_graph::{CompileOptions, DType, OpKind, TensorType, TextForm, reference};
+use stepmesh_graph::{CompileOptions, DType, OpKind, TensorType, TextForm};
 
 use crate::backend::{BackendDeviceType, IrBuilder, LazyBackend, VirtualDevice};
 use crate::ir::{EmissionMap, NodePtr};
 use crate::{
-    BackendData, BackendDataPtr, BackendDevice, Computation, ComputationPtr, Error, HostTensor,
-    LazyTensor, LoweringContext, Scalar, Shape,
+    BackendDataPtr, BackendDevice, Computation, ComputationPtr, Error, HostTensor, LazyTensor,
+    LoweringContext, Scalar, Shape,
 };
 
-use lane::{Lane, Source};
+use execute::execute;
+use lane::Lane;
 use lowering::{GraphComputation, GraphLowering, Program};
 use memory::Memory;
+use missing::Missing;
 use value::{Fetched, Value, ValueState};
 
 /// The devices of an open backend, as the lazy engine drives them.
@@ -563,152 +567,12 @@ impl StepMeshBackend {
     }
 }
 
-/// The place of a value on a device that there is not.
-#[derive(Debug)]
-struct Missing {
-    device: BackendDevice,
-    ty: TensorType,
-    error: Error,
-}
-
-impl Missing {
-    fn new(device: BackendDevice, ty: TensorType, error: Error) -> Self {
-        Self { device, ty, error }
-    }
-}
-
-impl BackendData for Missing {
-    fn device(&self) -> BackendDevice {
-        self.device
-    }
-
-    fn ty(&self) -> TensorType {
-        self.ty
-    }
-
-    fn get_handle(&self) -> u64 {
-        0
-    }
-
-    fn assign(&self, _other: &dyn BackendData) -> Result<(), Error> {
-        Err(self.error.clone())
-    }
-
-    fn has_value(&self) -> bool {
-        false
-    }
-
-    fn wait(&self) -> Result<(), Error> {
-        Err(self.error.clone())
-    }
-
-    fn is_donatable(&self) -> bool {
-        false
-    }
-
-    fn info(&self) -> Option<crate::DeviceDataInfo> {
-        None
-    }
-
-    fn set_info(&self, _info: crate::DeviceDataInfo) {}
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-}
-
-fn execute(
-    lane: &Lane,
-    computation: &GraphComputation,
-    arguments: &[&Value],
-    results: &[&Value],
-    donations: &[(usize, usize)],
-) -> Result<(), Error> {
-    let operation = "executing a graph";
-    let (wanted, has) = (
-        [
-            computation.parameters_size(),
-            computation.graph().results().len(),
-        ],
-        [arguments.len(), results.len()],
-    );
-    if has != wanted {
-        let fault = format!("{has:?} arguments and results, it has {wanted:?}");
-        return Err(Error::lowering(operation, fault));
-    }
-    let sources: Result<Vec<Source>, Error> =
-        arguments.iter().map(|value| value.source()).collect();
-    let sources = sources?;
-    let is_interpreted = matches!(computation.program(), Some(Program::Interpreted));
-    let mut memories = Vec::with_capacity(results.len());
-    for (number, value) in results.iter().enumerate() {
-        let len_bytes = value.ty().len_bytes();
-        let donated = donations.iter().find(|(_, result)| *result == number);
-        let donated = donated.and_then(|(param, _)| match sources.get(*param) {
-            Some(Source::Memory(memory, _)) => Some(Arc::clone(memory)),
-            _ => None,
-        });
-        let reserved = match &*value.state() {
-            ValueState::Reserved(memory) => Some(Arc::clone(memory)),
-            _ => None,
-        };
-        memories.push(match reserved.or(donated) {
-            Some(memory) => memory,
-            // The interpreter writes from the host.
-            None if is_interpreted => Arc::new(lane.idle_memory(len_bytes)?),
-            None => Arc::new(lane.pool().take(len_bytes)?),
-        });
-    }
-    let completion = match computation.program() {
-        Some(Program::Compiled(executable)) => {
-            let work = |args: &[Argument<'_>], outs: &[Argument<'_>], stream: &Stream| {
-                executable.execute(args, outs, stream)
-            };
-            Some(lane.launch(computation.name(), &sources, &memories, work)?)
-        }
-        Some(Program::Interpreted) => {
-            interpret(computation, arguments, &memories)?;
-            None
-        }
-        None => return Err(Error::lowering(operation, "it was not compiled")),
-    };
-    for (param, _) in donations {
-        if let Some(value) = arguments.get(*param) {
-            value.set(ValueState::Donated);
-        }
-    }
-    for (value, memory) in results.iter().zip(memories) {
-        value.set(ValueState::Ready(memory, completion.clone()));
-    }
-    Ok(())
-}
-
-/// Computes a graph on the host, and waits for its arguments.
-fn interpret(
-    computation: &GraphComputation,
-    arguments: &[&Value],
-    results: &[Arc<Memory>],
-) -> Result<(), Error> {
-    let tensors: Result<Vec<reference::Tensor>, Error> = arguments
-        .iter()
-        .map(|value| Ok(reference::Tensor::from_bytes(value.ty(), &value.read()?)))
-        .collect();
-    let values = reference::evaluate(computation.graph(), &tensors?)?;
-    for (value, memory) in values.iter().zip(results) {
-        memory
-            .buffer()
-            .write_bytes(memory.offset(), &value.to_bytes())
-            .map_err(Error::backend("writing to device memory"))?;
-    }
-    Ok(())
-}
-
 fn own<'a>(data: &'a BackendDataPtr, operation: &'static str) -> Result<&'a Value, Error> {
     if let Some(value) = data.as_any().downcast_ref() {
         return Ok(value);
     }
     match data.as_any().downcast_ref::<Missing>() {
-        Some(missing) => Err(missing.error.clone()),
+        Some(missing) => Err(missing.error()),
         None => Err(Error::ForeignObject { operation }),
     }
 }
