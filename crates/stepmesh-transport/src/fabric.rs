@@ -98,6 +98,13 @@ pub trait Fabric: fmt::Debug + Send {
     /// `shm`. `None` when there is nothing of that kind.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Makes sure that whatever happens from here on makes [`wait_fd`](Fabric::wait_fd) readable, for
+    /// a caller who wants to sleep on it: call this, poll once more, then sleep. False when there is
+    /// something to do already: poll again instead of sleeping.
+    fn prepare_wait(&mut self) -> bool {
+        true
+    }
+
     /// Ends a connection. What was posted and not yet sent may be lost. No event follows.
     fn close(&mut self, peer: PeerId);
 }

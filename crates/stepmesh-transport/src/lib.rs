@@ -15,6 +15,6 @@ pub mod memory;
 mod segment;
 pub mod shm;
 pub mod sim;
-mod table;
+pub mod table;
 pub mod tcp;
-mod wire;
+pub mod wire;

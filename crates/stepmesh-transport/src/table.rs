@@ -1,4 +1,5 @@
-//! A bounded table whose ids are not used again: regions, peers and imports live in such tables.
+//! A bounded table whose ids are not used again: regions, peers and imports of every fabric live in
+//! such tables.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +8,7 @@ use std::collections::VecDeque;
 /// Values under ids that are an index in their low bits and a generation above. An id of a removed
 /// value finds nothing; a slot whose generations are used up is retired, so that no id returns.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub struct Table<T> {
     slots: Vec<Slot<T>>,
     /// Oldest first, so that the generations of all slots grow alike.
     free: VecDeque<u32>,
@@ -22,8 +23,15 @@ struct Slot<T> {
 }
 
 impl<T> Table<T> {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// An empty table for at most `len_max` values (and never more than an index can name).
-    pub(crate) fn new(len_max: usize) -> Self {
+    #[must_use]
+    pub fn new(len_max: usize) -> Self {
         Self {
             slots: Vec::new(),
             free: VecDeque::new(),
@@ -32,12 +40,14 @@ impl<T> Table<T> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many values are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// Puts in what `value` makes of its id, or returns `None` when the table is full.
-    pub(crate) fn insert_with(&mut self, value: impl FnOnce(u32) -> T) -> Option<u32> {
+    pub fn insert_with(&mut self, value: impl FnOnce(u32) -> T) -> Option<u32> {
         if self.len >= self.len_max {
             return None;
         }
@@ -59,8 +69,10 @@ impl<T> Table<T> {
         Some(id)
     }
 
+    /// The value, if its id was not removed.
     #[inline]
-    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<&T> {
         let slot = self.slots.get(index_of(id))?;
         if slot.generation != id >> INDEX_BITS {
             return None;
@@ -68,8 +80,9 @@ impl<T> Table<T> {
         slot.value.as_ref()
     }
 
+    /// The same, to be changed.
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut(index_of(id))?;
         if slot.generation != id >> INDEX_BITS {
             return None;
@@ -77,7 +90,8 @@ impl<T> Table<T> {
         slot.value.as_mut()
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+    /// Takes a value out; its id finds nothing from then on.
+    pub fn remove(&mut self, id: u32) -> Option<T> {
         let slot = self.slots.get_mut(index_of(id))?;
         if slot.generation != id >> INDEX_BITS {
             return None;
@@ -91,14 +105,16 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    /// All values with their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0_u32..).zip(&self.slots).filter_map(|(index, slot)| {
             let id = slot.generation << INDEX_BITS | index;
             slot.value.as_ref().map(|value| (id, value))
         })
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         (0_u32..).zip(&mut self.slots).filter_map(|(index, slot)| {
             let id = slot.generation << INDEX_BITS | index;
             slot.value.as_mut().map(|value| (id, value))

@@ -249,12 +249,14 @@ impl<M: Machine> Engine<M> {
         let pending = {
             let mut state = self.lock();
             let State { machine, fabrics } = &mut *state;
+            // Before the last look: what comes after it wakes the sleeper.
+            let may_sleep = mode == SleepMode::Futex || fabrics.prepare_wait();
             let happened = machine.progress(fabrics);
             if let Some(value) = check(&mut state) {
                 self.tell_others(&mut state);
                 return Some(value);
             }
-            if happened {
+            if happened || !may_sleep {
                 return None;
             }
             self.spin.peers_are(state.fabrics.local_peers());

@@ -118,10 +118,11 @@ impl<M: Machine> Engine<M> {
         let pending = {
             let mut state = self.lock();
             let State { machine, fabrics } = &mut *state;
+            let may_sleep = fabrics.prepare_wait();
             let happened = machine.progress(fabrics);
             let pending = machine.has_pending();
             self.tell_waiters(&mut state);
-            if happened {
+            if happened || !may_sleep {
                 return;
             }
             pending

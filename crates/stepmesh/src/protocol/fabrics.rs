@@ -118,6 +118,16 @@ impl Fabrics {
         events
     }
 
+    /// Prepares every fabric for a sleep on its descriptor; see [`Fabric::prepare_wait`]. True when
+    /// all agree to it.
+    pub(crate) fn prepare_wait(&mut self) -> bool {
+        let mut agreed = true;
+        for attached in &mut self.list {
+            agreed &= attached.fabric.prepare_wait();
+        }
+        agreed
+    }
+
     pub(crate) fn post(&mut self, peer: PeerRef, chain: &Chain<'_>) -> Result<Posted, PostError> {
         match self.list.get_mut(peer.fabric) {
             Some(attached) => attached.fabric.post(peer.peer, chain),
