@@ -104,6 +104,16 @@ pub enum Error {
         /// The peer.
         peer: PeerId,
     },
+    /// The network gave up on a connection.
+    #[error("{fabric}: the connection with peer {peer:?} broke: {reason}")]
+    Broken {
+        /// The fabric.
+        fabric: FabricKind,
+        /// The peer.
+        peer: PeerId,
+        /// What failed first, and what helps.
+        reason: String,
+    },
     /// The other side did not answer in time.
     #[error("{fabric}: {operation} with {object} took longer than {timeout_ms} ms")]
     Timeout {

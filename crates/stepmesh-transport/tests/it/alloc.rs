@@ -6,7 +6,8 @@ use std::cell::Cell;
 use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::{Chain, EventSink, Fabric, PeerId, PostError, Write};
 
-use crate::support::{Pair, Setup};
+use crate::node::Pair;
+use crate::support::Setup;
 
 /// The system's allocator, counting the calls of each thread.
 struct Counting;

@@ -10,7 +10,8 @@ use stepmesh_transport::fabric::{Address, Chain, Fabric, PeerId, PostError};
 use stepmesh_transport::shm::{ShmFabric, ShmOptions};
 use stepmesh_transport::tcp::TcpFabric;
 
-use crate::support::{Event, LONG, Node, SHORT, report_absent, shm_options, tcp_options};
+use crate::node::{Event, LONG, Node, SHORT};
+use crate::support::{report_absent, shm_options, tcp_options};
 
 /// A child with a role; killed when the test ends.
 struct Role(Child);

@@ -5,7 +5,11 @@ mod alloc;
 #[cfg(test)]
 mod child;
 #[cfg(test)]
+mod contract;
+#[cfg(test)]
 mod many;
+#[cfg(test)]
+mod node;
 #[cfg(test)]
 mod shm;
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use stepmesh_transport::fabric::{Chain, PeerId, Write};
 
-use crate::support::{Bytes, Event, LONG, Node, Setup, pattern};
+use crate::node::{Bytes, Event, LONG, Node, pattern};
+use crate::support::Setup;
 
 #[test]
 fn many_peers_write_to_one_at_once() {

@@ -19,10 +19,8 @@ use stepmesh_transport::memory::Memory;
 use stepmesh_transport::shm::{ShmFabric, ShmOptions};
 use stepmesh_transport::tcp::TcpFabric;
 
-use crate::support::{
-    Bytes, Event, LONG, MESSAGE_LEN_MAX, Pair, SHORT, Seal, Setup, count_bytes, pattern,
-    report_absent, shm, shm_options, tcp_options,
-};
+use crate::node::{Bytes, Event, LONG, MESSAGE_LEN_MAX, Pair, SHORT, Seal, pattern};
+use crate::support::{Setup, count_bytes, report_absent, shm, shm_options, tcp_options};
 
 /// A fabric with an honest peer, and a client by hand.
 struct Stage {
@@ -499,7 +497,7 @@ fn tables_are_bounded() {
         })
     ));
     // One more at the accepting side is turned away.
-    let mut late = crate::support::Node::new(small());
+    let mut late = crate::node::Node::new(small());
     late.fabric.connect(&address, b"", LONG).unwrap();
     let deadline = Instant::now() + LONG;
     while late.events.0.is_empty() {

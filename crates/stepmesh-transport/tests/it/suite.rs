@@ -1,18 +1,19 @@
-//! What every fabric promises, run on each of them.
+//! What every fabric promises. Which fabrics it is run on is told in `contract`.
 
 use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::{
     Address, Chain, HELLO_LEN_BYTES_MAX, PeerId, PostError, Posted, RegionId, RemoteId, Write,
 };
 
-use crate::support::{Event, LONG, MESSAGE_LEN_MAX, Node, Pair, SHORT, Setup, pattern};
+use crate::node::{Event, LONG, MESSAGE_LEN_MAX, Node, Pair, SHORT, pattern};
+use crate::support::Setup;
 
 macro_rules! suite {
     ($($module:ident: $setup:expr;)*) => {$(
         mod $module {
             use crate::support::Setup;
 
-            suite!(@tests $setup;
+            crate::suite::suite!(@tests $setup;
                 writes_of_every_size_arrive_byte_for_byte
                 large_writes_arrive_byte_for_byte
                 chains_arrive_in_order_with_their_writes
@@ -35,20 +36,15 @@ macro_rules! suite {
     (@tests $setup:expr; $($name:ident)*) => {$(
         #[test]
         fn $name() {
-            super::$name($setup);
+            let Some(_turn) = $setup.take_turn(stringify!($name)) else {
+                return;
+            };
+            crate::suite::$name($setup);
         }
     )*};
 }
 
-suite! {
-    shm_mapped: Setup::ShmMapped;
-    shm_process: Setup::ShmProcess;
-    shm_bounce: Setup::ShmBounce;
-    shm_dir: Setup::ShmDir;
-    tcp_v4: Setup::Tcp4;
-    tcp_v6: Setup::Tcp6;
-    tcp_narrow: Setup::TcpNarrow;
-}
+pub(crate) use suite;
 
 fn write(local: RegionId, remote: RemoteId, offsets: [u64; 2], len_bytes: u64) -> Write {
     Write {
@@ -60,7 +56,7 @@ fn write(local: RegionId, remote: RemoteId, offsets: [u64; 2], len_bytes: u64) -
     }
 }
 
-fn writes_of_every_size_arrive_byte_for_byte(setup: Setup) {
+pub(crate) fn writes_of_every_size_arrive_byte_for_byte(setup: Setup) {
     const LEN: usize = 20_000;
     let mut pair = Pair::new(setup);
     let (source, target) = (setup.memory(LEN), setup.memory(LEN));
@@ -85,7 +81,7 @@ fn writes_of_every_size_arrive_byte_for_byte(setup: Setup) {
     }
 }
 
-fn large_writes_arrive_byte_for_byte(setup: Setup) {
+pub(crate) fn large_writes_arrive_byte_for_byte(setup: Setup) {
     const LEN: usize = 5 << 20;
     let mut pair = Pair::new(setup);
     let (source, target) = (setup.memory(LEN), setup.memory(LEN));
@@ -104,7 +100,7 @@ fn large_writes_arrive_byte_for_byte(setup: Setup) {
     assert_eq!(target.to_vec()[..3], [0; 3]);
 }
 
-fn chains_arrive_in_order_with_their_writes(setup: Setup) {
+pub(crate) fn chains_arrive_in_order_with_their_writes(setup: Setup) {
     const COUNT: usize = 3000;
     let mut pair = Pair::new(setup);
     let (source, target) = (setup.memory(COUNT * 8), setup.memory(COUNT * 8));
@@ -153,7 +149,7 @@ fn chains_arrive_in_order_with_their_writes(setup: Setup) {
     assert!(tokens.is_sorted());
 }
 
-fn messages_up_to_the_limit_arrive(setup: Setup) {
+pub(crate) fn messages_up_to_the_limit_arrive(setup: Setup) {
     let mut pair = Pair::new(setup);
     let max = pair.a.fabric.limits().message_len_bytes_max;
     assert_eq!(max, MESSAGE_LEN_MAX);
@@ -176,7 +172,7 @@ fn messages_up_to_the_limit_arrive(setup: Setup) {
     pair.assert_alive();
 }
 
-fn a_full_queue_says_so_and_recovers(setup: Setup) {
+pub(crate) fn a_full_queue_says_so_and_recovers(setup: Setup) {
     let mut pair = Pair::new(setup);
     let message = vec![5; MESSAGE_LEN_MAX];
     let mut posted = 0;
@@ -201,7 +197,7 @@ fn a_full_queue_says_so_and_recovers(setup: Setup) {
     pair.assert_alive();
 }
 
-fn writes_outside_are_refused_where_they_are_posted(setup: Setup) {
+pub(crate) fn writes_outside_are_refused_where_they_are_posted(setup: Setup) {
     let mut pair = Pair::new(setup);
     let (source, target) = (setup.memory(100), setup.memory(100));
     let local = pair.a.fabric.register(source.memory()).unwrap();
@@ -237,7 +233,7 @@ fn writes_outside_are_refused_where_they_are_posted(setup: Setup) {
     assert_eq!(target.to_vec(), [0; 100]);
 }
 
-fn unknown_ids_are_refused(setup: Setup) {
+pub(crate) fn unknown_ids_are_refused(setup: Setup) {
     let mut pair = Pair::new(setup);
     let memory = setup.memory(64);
     let local = pair.a.fabric.register(memory.memory()).unwrap();
@@ -286,7 +282,7 @@ fn unknown_ids_are_refused(setup: Setup) {
     pair.assert_alive();
 }
 
-fn a_deregistered_region_is_refused_and_let_go(setup: Setup) {
+pub(crate) fn a_deregistered_region_is_refused_and_let_go(setup: Setup) {
     let mut pair = Pair::new(setup);
     let (source, target) = (setup.memory(64), setup.memory(64));
     let local = pair.a.fabric.register(source.memory()).unwrap();
@@ -318,7 +314,7 @@ fn a_deregistered_region_is_refused_and_let_go(setup: Setup) {
     assert_eq!(target.to_vec(), [0; 64]);
 }
 
-fn many_regions_of_one_memory_are_told_apart(setup: Setup) {
+pub(crate) fn many_regions_of_one_memory_are_told_apart(setup: Setup) {
     const COUNT: usize = 500;
     let mut pair = Pair::new(setup);
     let (source, target) = (setup.memory(COUNT * 3), setup.memory(COUNT * 3));
@@ -346,7 +342,7 @@ fn many_regions_of_one_memory_are_told_apart(setup: Setup) {
     assert_eq!(target.to_vec(), source.to_vec());
 }
 
-fn a_released_import_is_refused(setup: Setup) {
+pub(crate) fn a_released_import_is_refused(setup: Setup) {
     let mut pair = Pair::new(setup);
     let memory = setup.memory(64);
     let local = pair.a.fabric.register(memory.memory()).unwrap();
@@ -366,7 +362,7 @@ fn a_released_import_is_refused(setup: Setup) {
     pair.assert_alive();
 }
 
-fn nobody_listening_ends_in_closed(setup: Setup) {
+pub(crate) fn nobody_listening_ends_in_closed(setup: Setup) {
     let address = setup.fabric().address();
     let mut node = Node::new(setup.fabric());
     let peer = node.fabric.connect(&address, b"", SHORT).unwrap();
@@ -386,7 +382,7 @@ fn nobody_listening_ends_in_closed(setup: Setup) {
     ));
 }
 
-fn an_address_of_another_kind_is_refused(setup: Setup) {
+pub(crate) fn an_address_of_another_kind_is_refused(setup: Setup) {
     let mut fabric = setup.fabric();
     let mut wrong = fabric.address().0;
     wrong[0] ^= 1;
@@ -403,7 +399,7 @@ fn an_address_of_another_kind_is_refused(setup: Setup) {
     assert!(matches!(refused, Err(Error::Limit { .. })));
 }
 
-fn a_closed_peer_is_reported_once_after_its_last_message(setup: Setup) {
+pub(crate) fn a_closed_peer_is_reported_once_after_its_last_message(setup: Setup) {
     let mut pair = Pair::new(setup);
     for _ in 0..3 {
         pair.post(&[], b"last words");
@@ -430,7 +426,7 @@ fn a_closed_peer_is_reported_once_after_its_last_message(setup: Setup) {
     ));
 }
 
-fn both_directions_at_once(setup: Setup) {
+pub(crate) fn both_directions_at_once(setup: Setup) {
     const ROUNDS: u64 = 300;
     let mut pair = Pair::new(setup);
     let message = |round: u64| vec![round.to_le_bytes()[0]; 2000];
@@ -464,7 +460,7 @@ fn both_directions_at_once(setup: Setup) {
     }
 }
 
-fn a_source_is_held_until_it_was_sent(setup: Setup) {
+pub(crate) fn a_source_is_held_until_it_was_sent(setup: Setup) {
     const LEN: usize = 3 << 20;
     let mut pair = Pair::new(setup);
     let (source, target) = (setup.memory(LEN), setup.memory(LEN));
@@ -488,7 +484,7 @@ fn a_source_is_held_until_it_was_sent(setup: Setup) {
     assert_eq!(source.owners(), 1);
 }
 
-fn limits_are_kept(setup: Setup) {
+pub(crate) fn limits_are_kept(setup: Setup) {
     let mut pair = Pair::new(setup);
     let limits = pair.a.fabric.limits();
     let memory = setup.memory(8);

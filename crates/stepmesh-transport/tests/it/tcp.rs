@@ -8,9 +8,8 @@ use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::{PeerId, RegionId};
 use stepmesh_transport::tcp::{TcpFabric, TcpOptions};
 
-use crate::support::{
-    Bytes, Event, LONG, MESSAGE_LEN_MAX, Node, Pair, SHORT, count_bytes, tcp_options,
-};
+use crate::node::{Bytes, Event, LONG, MESSAGE_LEN_MAX, Node, Pair, SHORT};
+use crate::support::{count_bytes, tcp_options};
 
 /// A fabric with an honest peer, and a client by hand.
 struct Stage {
