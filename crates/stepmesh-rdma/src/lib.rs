@@ -1,5 +1,6 @@
-//! The verbs fabric of StepMesh: what a network adapter is asked for, from the list of devices to a
-//! posted write. The protocol between two nodes is not here yet.
+//! The verbs fabric of StepMesh: tensors and messages by one-sided writes of an RDMA adapter, straight
+//! from and to registered memory. `RdmaFabric` is what the mesh uses; below it are the choice of an
+//! adapter ([`select`]) and the verbs themselves.
 //!
 //! Choices:
 //! - `libibverbs.so.1` is opened when a device is first asked for. A program with the feature `rdma`
@@ -30,9 +31,13 @@
 
 pub use access::Access;
 pub use error::{Error, PostError, VerbsError};
+#[cfg(feature = "rdma")]
+pub use fabric::RdmaFabric;
+pub use fabric::{Counters, RdmaOptions};
 
 mod access;
 mod error;
+mod fabric;
 pub mod registration;
 pub mod select;
 #[cfg(feature = "rdma")]

@@ -7,10 +7,19 @@
 #[cfg(test)]
 mod connection;
 #[cfg(test)]
+mod fabric;
+#[cfg(test)]
 mod failure;
 #[cfg(test)]
 mod needed;
 #[cfg(test)]
+#[allow(dead_code, reason = "the tests of other fabrics use more of it")]
+#[path = "../../../stepmesh-transport/tests/it/node.rs"]
+mod node;
+#[cfg(test)]
 mod registration;
+#[cfg(test)]
+#[path = "../../../stepmesh-transport/tests/it/suite.rs"]
+mod suite;
 #[cfg(test)]
 mod support;

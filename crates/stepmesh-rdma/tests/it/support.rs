@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stepmesh_rdma::Access;
 use stepmesh_rdma::select::{Adapter, Candidate, Location, Options, System, choose};
 use stepmesh_rdma::verbs::{
     self, CompletionChannel, CompletionQueue, Context, Endpoint, Ledger, MemoryRegion, PathOptions,
     ProtectionDomain, QpOptions, QueuePair, SendList, WorkCompletion, Write,
 };
+use stepmesh_rdma::{Access, RdmaFabric, RdmaOptions};
+use stepmesh_transport::fabric::Fabric;
+
+use crate::node::{self, MESSAGE_LEN_MAX};
 
 /// The first usable device, for one test at a time: the ledger is the whole process's.
 pub(crate) struct Device {
@@ -23,6 +26,59 @@ pub(crate) struct Device {
 
 /// Nothing is alive when a test starts, and nothing when it ends.
 struct Turn(#[expect(dead_code, reason = "held for its lock")] MutexGuard<'static, ()>);
+
+/// The fabrics that keep the contract of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setup {
+    /// The default.
+    One,
+    /// Striped.
+    Eight,
+    /// With queues so short that they are always full.
+    Short,
+}
+
+impl Setup {
+    /// A turn for a test where there is a device; otherwise it is reported that nothing was tested.
+    pub(crate) fn take_turn(self, what: &str) -> Option<impl Drop> {
+        let what = format!("{what} ({self:?})");
+        Device::present(&what).map(|device| {
+            let Device { domain, _turn, .. } = device;
+            drop(domain);
+            _turn
+        })
+    }
+
+    pub(crate) fn fabric(self) -> Box<dyn Fabric> {
+        Box::new(RdmaFabric::new(self.options()).unwrap())
+    }
+
+    #[expect(
+        clippy::unused_self,
+        reason = "other crates' fabrics need memory of their own kind"
+    )]
+    pub(crate) fn memory(self, len: usize) -> node::Bytes {
+        node::Bytes::plain(len)
+    }
+
+    fn options(self) -> RdmaOptions {
+        let mut options = RdmaOptions {
+            message_len_bytes_max: MESSAGE_LEN_MAX,
+            ..RdmaOptions::default()
+        };
+        // Longer than for tcp: the guest is emulated.
+        options.control.handshake_timeout = Duration::from_secs(2);
+        match self {
+            Self::One => {}
+            Self::Eight => options.queue_pairs = 8,
+            Self::Short => {
+                options.send_depth = 16;
+                options.ring_len_bytes = 4096;
+            }
+        }
+        options
+    }
+}
 
 /// What a probe found.
 enum Probe {

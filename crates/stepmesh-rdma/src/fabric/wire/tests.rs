@@ -1,0 +1,144 @@
+//! Frames there and back, and what a hostile peer may send.
+
+use super::{Frame, QUEUE_PAIRS_MAX, RemoteWord, Ring, Side};
+
+fn side() -> Side {
+    Side {
+        message_len_bytes_max: 16384,
+        mtu_len_bytes: 4096,
+        lid: 7,
+        gid: [3; 16],
+        ring: Ring {
+            address: 0x7000_0000_0000,
+            key: 11,
+            lines: 512,
+        },
+        credit: RemoteWord {
+            address: 0x7000_0000_1000,
+            key: 12,
+        },
+        queue_pairs: vec![(17, 0x00ab_cdef), (18, 0)],
+        hello: b"hello".to_vec(),
+    }
+}
+
+#[test]
+fn every_frame_comes_back() {
+    let longest = Side {
+        queue_pairs: vec![(0x00ff_ffff, 0x00ff_ffff); QUEUE_PAIRS_MAX],
+        hello: vec![9; 256],
+        ..side()
+    };
+    for frame in [
+        Frame::Offer(side()),
+        Frame::Answer(longest),
+        Frame::Ready,
+        Frame::Refused("no room".to_owned()),
+    ] {
+        assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+    }
+}
+
+#[test]
+fn a_reason_is_cut_at_a_character() {
+    let frame = Frame::Refused("é".repeat(400));
+    let Ok(Frame::Refused(reason)) = Frame::decode(&frame.encode()) else {
+        panic!("no refusal");
+    };
+    assert_eq!(reason, "é".repeat(256));
+}
+
+#[test]
+fn every_cut_of_an_offer_is_refused() {
+    let hello_len = side().hello.len();
+    let bytes = Frame::Offer(side()).encode();
+    for len in 0..bytes.len() - hello_len {
+        assert!(Frame::decode(&bytes[..len]).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn impossible_sides_are_refused() {
+    let ring = side().ring;
+    for (what, side) in [
+        (
+            "impossible number",
+            Side {
+                queue_pairs: Vec::new(),
+                ..side()
+            },
+        ),
+        (
+            "impossible number",
+            Side {
+                queue_pairs: vec![(1, 1); 17],
+                ..side()
+            },
+        ),
+        (
+            "impossible queue pair",
+            Side {
+                queue_pairs: vec![(1 << 24, 1)],
+                ..side()
+            },
+        ),
+        (
+            "impossible queue pair",
+            Side {
+                queue_pairs: vec![(1, 1 << 24)],
+                ..side()
+            },
+        ),
+        (
+            "ring of an impossible length",
+            Side {
+                ring: Ring { lines: 0, ..ring },
+                ..side()
+            },
+        ),
+        (
+            "ring of an impossible length",
+            Side {
+                ring: Ring { lines: 500, ..ring },
+                ..side()
+            },
+        ),
+        (
+            "ring of an impossible length",
+            Side {
+                ring: Ring {
+                    lines: 1 << 31,
+                    ..ring
+                },
+                ..side()
+            },
+        ),
+        (
+            "wraps around",
+            Side {
+                ring: Ring {
+                    address: u64::MAX - 5,
+                    ..ring
+                },
+                ..side()
+            },
+        ),
+        (
+            "hello is too long",
+            Side {
+                hello: vec![0; 257],
+                ..side()
+            },
+        ),
+    ] {
+        let refused = Frame::decode(&Frame::Offer(side).encode());
+        assert!(refused.is_err_and(|reason| reason.contains(what)), "{what}");
+    }
+}
+
+#[test]
+fn unknown_frames_are_refused() {
+    for bytes in [&[][..], &[0], &[5], &[3, 0], &[4; 600]] {
+        assert!(Frame::decode(bytes).is_err(), "{bytes:?}");
+    }
+}
