@@ -151,6 +151,7 @@ plugins/cpu/tests/                              calls the table as a C host does
 plugins/cuda/src/driver.rs                      calls CUDA's driver
 plugins/cuda/src/facts.rs                       calls CUDA's driver
 plugins/cuda/src/pointer.rs                     calls CUDA's driver
+plugins/cuda/tests/                             calls the backend as the kit does
 plugins/sim/src/backend.rs                      the trait's methods whose caller vouches for addresses
 plugins/sim/src/compute.rs                      hands on memory that submitters vouched for
 plugins/sim/src/dmabuf.rs                       asks a driver for a dma-buf, and owns what it gives
