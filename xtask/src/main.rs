@@ -11,6 +11,7 @@ mod abi;
 mod bench;
 mod ci;
 mod demo;
+mod gpu_check;
 mod needs;
 mod new_plugin;
 mod plugins;
@@ -89,6 +90,12 @@ enum Task {
     /// Writes a table, a picture and target/bench/summary.json.
     Bench(bench::Options),
 
+    /// Judges and measures the cuda backend on the card of this machine, in one table
+    ///
+    /// Builds target/gpu-check, a folder below 60 MiB that can be carried to a machine with a card, and
+    /// runs what is in it. docs/hardware.md has what was seen.
+    GpuCheck(gpu_check::Options),
+
     /// Runs things in a small virtual machine that has a real RDMA device, in software
     ///
     /// The kernel is Debian's, unpacked below target/vm and not installed; QEMU boots it within
@@ -131,6 +138,7 @@ fn run(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Test(options) => test::run(workspace, &options)?,
         Task::TorchTest(options) => torch::run(workspace, &options)?,
         Task::Bench(options) => bench::run(workspace, &options)?,
+        Task::GpuCheck(options) => gpu_check::run(workspace, &options)?,
         Task::Vm(options) => return vm::run(workspace, &options),
         Task::Abi(options) => abi::run(workspace, &options)?,
         Task::Tidy => tidy::run(workspace)?,

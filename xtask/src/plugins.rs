@@ -231,4 +231,4 @@ const LIB_NAME_PREFIX: &str = "stepmesh_backend_";
 const PLUGIN_FEATURE: &str = "plugin";
 
 /// Beside the executable, and not `stepmesh/plugins`: the executable itself is called `stepmesh`.
-const PLUGINS_DIR_NAME: &str = "stepmesh-plugins";
+pub(crate) const PLUGINS_DIR_NAME: &str = "stepmesh-plugins";
