@@ -307,6 +307,11 @@ pub(super) const ENV_OTHER: &[&str] = &[
     "STEPMESH_BAKCEND",
     "STEPMESH_PLUGIN_DIR",
     "STEPMESH_REQUIRE",
+    "STEPMESH_SIMDRIVER_DIR",
+    "STEPMESH_SIMDRIVER_DEVICES",
+    "STEPMESH_SIMDRIVER_MEMORY_BYTES",
+    "STEPMESH_SIMDRIVER_DMABUF",
+    "STEPMESH_SIMDRIVER_FAULTS",
 ];
 
 /// `STEPMESH_*` names of the original system that mean nothing here.
