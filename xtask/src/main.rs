@@ -85,6 +85,9 @@ enum Task {
     /// LIBTORCH names another one of the same version. Needs Python 3 with pip to fetch.
     TorchTest(torch::Options),
 
+    /// Measures PyTorch beside us, and writes target/bench/torch.json
+    TorchBench(torch::BenchOptions),
+
     /// Measures round trips beside the floor that they stand on
     ///
     /// Writes a table, a picture and target/bench/summary.json.
@@ -137,6 +140,7 @@ fn run(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Demo(options) => demo::run(workspace, &options)?,
         Task::Test(options) => test::run(workspace, &options)?,
         Task::TorchTest(options) => torch::run(workspace, &options)?,
+        Task::TorchBench(options) => torch::bench(workspace, &options)?,
         Task::Bench(options) => bench::run(workspace, &options)?,
         Task::GpuCheck(options) => gpu_check::run(workspace, &options)?,
         Task::Vm(options) => return vm::run(workspace, &options),

@@ -49,6 +49,37 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     workspace::run(command.env(LIBTORCH_VARIABLE, libtorch))
 }
 
+/// How much `torch-bench` measures.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchOptions {
+    /// Fewer rounds: ends within some seconds
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Measures PyTorch beside us, and writes target/bench/torch.json.
+pub(crate) fn bench(workspace: &Workspace, options: &BenchOptions) -> Result<()> {
+    let libtorch = libtorch(workspace)?;
+    let out_dir = workspace.metadata()?.target_dir()?.join("bench");
+    fs::create_dir_all(&out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
+    let out = out_dir.join("torch.json");
+    let mut command = workspace.cargo("bench");
+    command.args([
+        "--package",
+        "stepmesh-torch",
+        "--features",
+        "lazy",
+        "--bench",
+        "torch",
+        "--",
+    ]);
+    command.arg("--out").arg(&out);
+    command.args(options.quick.then_some("--quick"));
+    workspace::run(command.env(LIBTORCH_VARIABLE, libtorch))?;
+    println!("results: {}", workspace.relative(&out).display());
+    Ok(())
+}
+
 /// The folder with `include` and `lib`: the caller's, or ours, which is fetched the first time.
 pub(crate) fn libtorch(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(own) = env::var_os(LIBTORCH_VARIABLE) {
