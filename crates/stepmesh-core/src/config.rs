@@ -34,6 +34,8 @@ pub struct Config {
     pub shm: ShmConfig,
     /// The TCP fabric.
     pub tcp: TcpConfig,
+    /// The verbs fabric.
+    pub rdma: RdmaConfig,
     /// The limit of every table and queue.
     pub limits: LimitsConfig,
     /// Time stamps of each request.
@@ -205,6 +207,36 @@ pub struct TcpConfig {
     pub recv_buffer_bytes: u32,
 }
 
+/// The verbs fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RdmaConfig {
+    /// Adapters (`mlx5_0`) or ports (`mlx5_0:1`) that may be used, `*` for any text; empty: all.
+    pub devices: Vec<String>,
+    /// Those that may not.
+    pub exclude: Vec<String>,
+    /// Entry of the port's table of GIDs; -1: chosen by type and family.
+    pub gid_index: i16,
+    /// Queue pairs of each connection.
+    pub queue_pairs: u32,
+    /// Work requests that each queue pair may have outstanding.
+    pub send_depth: u32,
+    /// Length of the ring in which messages of a peer arrive, in bytes.
+    pub ring_len_bytes: u32,
+    /// Largest packet in bytes; 0: what the ports of both sides have.
+    pub mtu_len_bytes: u32,
+    /// Traffic class of packets (`DSCP << 2`).
+    pub traffic_class: u8,
+    /// Service level, or priority.
+    pub service_level: u8,
+    /// How long an acknowledgement may take: 4.096 µs times two to the power of this.
+    pub timeout: u8,
+    /// How often to send again without one.
+    pub retry_count: u8,
+    /// How often to send again to a receiver that is not ready; 7 is for ever.
+    pub rnr_retry: u8,
+}
+
 /// The limit of every table and queue. What a peer asks beyond them is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -300,6 +332,25 @@ impl Default for TimeoutsConfig {
             peer_dead_ms: 2_000,
             peer_dead_local_ms: 200,
             close_ms: 2_000,
+        }
+    }
+}
+
+impl Default for RdmaConfig {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            exclude: Vec::new(),
+            gid_index: -1,
+            queue_pairs: 1,
+            send_depth: 512,
+            ring_len_bytes: 128 << 10,
+            mtu_len_bytes: 0,
+            traffic_class: 0,
+            service_level: 0,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 6,
         }
     }
 }

@@ -278,6 +278,54 @@ pub const KEYS: &[Key] = &[
         "Kernel receive buffer; 0: its choice.",
     ),
     Key::new(
+        "rdma.devices",
+        List(','),
+        "Adapters (mlx5_0) or ports (mlx5_0:1) that may be used; empty: all.",
+    ),
+    Key::new("rdma.exclude", List(','), "Those that may not."),
+    Key::new(
+        "rdma.gid_index",
+        Range(-1, 255),
+        "Entry of the port's table of GIDs; -1: chosen.",
+    ),
+    Key::new("rdma.queue_pairs", Range(1, 16), "Queue pairs of a connection."),
+    Key::new(
+        "rdma.send_depth",
+        Range(16, 16384),
+        "Work requests outstanding on a queue pair.",
+    ),
+    Key::new(
+        "rdma.ring_len_bytes",
+        PowerOfTwo(1 << 12, 1 << 24),
+        "Message ring, bytes.",
+    ),
+    Key::new(
+        "rdma.mtu_len_bytes",
+        Range(0, 4096),
+        "Largest packet, bytes; 0: what both ports have.",
+    ),
+    Key::new(
+        "rdma.traffic_class",
+        Range(0, 255),
+        "Traffic class of packets (DSCP << 2).",
+    ),
+    Key::new("rdma.service_level", Range(0, 15), "Service level, or priority."),
+    Key::new(
+        "rdma.timeout",
+        Range(1, 31),
+        "Wait for an acknowledgement: 4.096 µs times two to the power of this.",
+    ),
+    Key::new(
+        "rdma.retry_count",
+        Range(0, 7),
+        "How often to send again without one.",
+    ),
+    Key::new(
+        "rdma.rnr_retry",
+        Range(0, 7),
+        "How often to send again to a receiver that is not ready; 7: for ever.",
+    ),
+    Key::new(
         "limits.peers_max",
         Range(1, 1 << 20),
         "Peers of one process.",
