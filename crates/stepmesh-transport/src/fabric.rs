@@ -49,6 +49,10 @@ pub trait Fabric: fmt::Debug + Send {
     /// [`Error::UnknownRegion`].
     fn deregister(&mut self, region: RegionId) -> Result<(), Error>;
 
+    /// The allocation of this number ([`Allocation::id`](crate::memory::Allocation::id)) has ended:
+    /// what a fabric keeps of it beyond its regions goes. Nothing by default.
+    fn forget_allocation(&mut self, _allocation_id: u64) {}
+
     /// Lets `peer` write to `region`, and describes it in the form that travels: the peer passes
     /// it to [`import`](Fabric::import). Sharing twice gives the same description.
     ///

@@ -77,7 +77,7 @@ struct Joining {
 /// Joins as a worker and connects to the servers.
 pub(crate) fn worker(config: &Config) -> Result<Mesh<WorkerMachine>, Error> {
     let deadline = Instant::now() + Duration::from_millis(config.timeouts.barrier_ms);
-    let joining = join(config, Role::Worker)?;
+    let joining = join(config, None, Role::Worker)?;
     let hello = Hello::new(joining.formed.you, joining.formed.mesh, token(config));
     let limits = WorkerLimits {
         requests_max: config.limits.batches_max as usize,
@@ -127,7 +127,7 @@ pub(crate) fn worker(config: &Config) -> Result<Mesh<WorkerMachine>, Error> {
 /// Joins as a server and waits for the workers.
 pub(crate) fn server(config: &Config, device: &Device) -> Result<Mesh<ServerMachine>, Error> {
     let deadline = Instant::now() + Duration::from_millis(config.timeouts.barrier_ms);
-    let mut joining = join(config, Role::Server)?;
+    let mut joining = join(config, Some(device), Role::Server)?;
     let formed = &joining.formed;
     let hello = Hello::new(formed.you, formed.mesh, token(config));
     for fabric in &mut joining.data {
@@ -176,11 +176,11 @@ pub(crate) fn server(config: &Config, device: &Device) -> Result<Mesh<ServerMach
 }
 
 /// Meets the others at the scheduler.
-fn join(config: &Config, role: Role) -> Result<Joining, Error> {
+fn join(config: &Config, device: Option<&Device>, role: Role) -> Result<Joining, Error> {
     let clock = Clock::monotonic();
     let doorbell = Doorbell::new().map_err(Error::fabric("starting"))?;
     let network = network::Network::new(config)?;
-    let data = network.data_fabrics(config, &doorbell)?;
+    let data = network.data_fabrics(config, device, &doorbell)?;
     let addresses = data
         .iter()
         .map(|fabric| WireAddress::new(fabric.kind(), &fabric.address()));

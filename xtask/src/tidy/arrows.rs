@@ -80,7 +80,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-lazy", &["stepmesh-core", "stepmesh-graph"]),
     ("stepmesh-transport", &[]),
     ("stepmesh-rdma", &["stepmesh-transport"]),
-    ("stepmesh", &["stepmesh-core", "stepmesh-transport"]),
+    (
+        "stepmesh",
+        &["stepmesh-core", "stepmesh-rdma", "stepmesh-transport"],
+    ),
     (
         "stepmesh-torch",
         &[

@@ -118,7 +118,6 @@ crates/stepmesh-rdma/src/registration/domain.rs registers memory that its owner 
 crates/stepmesh-rdma/src/registration/tests.rs  describes memory that nobody touches
 crates/stepmesh-rdma/src/fabric/half.rs         registers the memory of messages
 crates/stepmesh-rdma/src/fabric/post.rs         names checked memory by address
-crates/stepmesh-rdma/src/fabric/regions.rs      registers memory that was vouched for
 crates/stepmesh-rdma/src/verbs/                 calls libibverbs, and owns what it gives
 crates/stepmesh-rdma/tests/                     promises about the memory of a test
 crates/stepmesh-gpu-check/src/bare.rs           calls CUDA's driver without the backend

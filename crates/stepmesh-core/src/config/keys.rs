@@ -288,7 +288,11 @@ pub const KEYS: &[Key] = &[
         Range(-1, 255),
         "Entry of the port's table of GIDs; -1: chosen.",
     ),
-    Key::new("rdma.queue_pairs", Range(1, 16), "Queue pairs of a connection."),
+    Key::new(
+        "rdma.queue_pairs",
+        Range(1, 16),
+        "Queue pairs of a connection.",
+    ),
     Key::new(
         "rdma.send_depth",
         Range(16, 16384),
@@ -309,7 +313,11 @@ pub const KEYS: &[Key] = &[
         Range(0, 255),
         "Traffic class of packets (DSCP << 2).",
     ),
-    Key::new("rdma.service_level", Range(0, 15), "Service level, or priority."),
+    Key::new(
+        "rdma.service_level",
+        Range(0, 15),
+        "Service level, or priority.",
+    ),
     Key::new(
         "rdma.timeout",
         Range(1, 31),

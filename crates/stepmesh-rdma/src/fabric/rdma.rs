@@ -99,7 +99,7 @@ impl RdmaFabric {
         Ok(Self {
             peers: FxHashMap::default(),
             handshakes: Vec::new(),
-            regions: Regions::new(options.regions_max),
+            regions: Regions::new(&adapter.domain, options.regions_max),
             adapter,
             control,
             control_events: ControlEvents::default(),
@@ -332,6 +332,10 @@ impl Fabric for RdmaFabric {
 
     fn deregister(&mut self, region: RegionId) -> Result<(), Error> {
         self.regions.deregister(region)
+    }
+
+    fn forget_allocation(&mut self, allocation_id: u64) {
+        self.regions.invalidate(allocation_id);
     }
 
     fn share(&mut self, region: RegionId, peer: PeerId) -> Result<SharedRegion, Error> {

@@ -1,11 +1,8 @@
 //! Memory of this process that the fabric knows: as the source of writes from when it was registered,
 //! and as their target once it was shared. How an adapter reaches it is told in `registration`.
-#![expect(
-    unsafe_code,
-    reason = "registers memory whose description was vouched for"
-)]
+#![forbid(unsafe_code)]
 
-use std::any::Any;
+use std::io;
 use std::sync::Arc;
 
 use stepmesh_transport::error::Error;
@@ -13,9 +10,10 @@ use stepmesh_transport::fabric::{FabricKind, RegionId, SharedRegion};
 use stepmesh_transport::memory::Memory;
 use stepmesh_transport::table::Table;
 
-use super::adapter::{Adapter, broken, verbs_error};
+use super::adapter::{Adapter, broken};
 use crate::Access;
-use crate::verbs::MemoryRegion;
+use crate::registration::{Cache, CacheLimits, Held, Machine};
+use crate::verbs::{MemoryRegion, ProtectionDomain};
 
 /// The regions of a fabric.
 #[derive(Debug)]
@@ -24,6 +22,7 @@ pub(super) struct Regions {
     /// Regions that were deregistered while chains read from them.
     retiring: Vec<(u32, Local)>,
     limit: usize,
+    cache: Cache<Arc<ProtectionDomain>>,
 }
 
 /// A region.
@@ -31,10 +30,10 @@ pub(super) struct Regions {
 struct Local {
     memory: Arc<Memory>,
     /// For reading only; gone once `target` can serve for it.
-    source: Option<MemoryRegion>,
+    source: Option<Held<MemoryRegion>>,
     /// Peers may write to it: a registration of its own, made when it is first shared, so that what
     /// is only sent is never open to anyone, and closed at once when it is deregistered.
-    target: Option<MemoryRegion>,
+    target: Option<Held<MemoryRegion>>,
     /// Writes that read from it and have not completed.
     pending: u32,
 }
@@ -48,12 +47,19 @@ pub(super) struct Source {
 }
 
 impl Regions {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(domain: &Arc<ProtectionDomain>, limit: usize) -> Self {
+        let cache = Cache::new(Arc::clone(domain), Machine::this(), CacheLimits::default());
         Self {
             table: Table::new(limit),
             retiring: Vec::new(),
             limit,
+            cache,
         }
+    }
+
+    /// Forgets the registration of an allocation that ended.
+    pub(super) fn invalidate(&mut self, allocation_id: u64) {
+        self.cache.invalidate(allocation_id);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -66,7 +72,11 @@ impl Regions {
         memory: Memory,
     ) -> Result<RegionId, Error> {
         let memory = Arc::new(memory);
-        let source = register(adapter, &memory, Access::LOCAL)?;
+        let source = register(adapter, &memory, || {
+            self.cache
+                .source(&memory)
+                .map_err(|refused| refused.to_string())
+        })?;
         let id = self.table.insert_with(|_| Local {
             memory,
             source,
@@ -102,16 +112,20 @@ impl Regions {
             .get_mut(region.0)
             .ok_or_else(|| unknown(region))?;
         if local.target.is_none() {
-            local.target = register(adapter, &local.memory, Access::REMOTE_WRITE)?;
+            let memory = &local.memory;
+            local.target = register(adapter, memory, || {
+                let target = self.cache.target(memory, Access::REMOTE_WRITE);
+                target.map_err(|refused| refused.to_string())
+            })?;
             if local.pending == 0 && local.target.is_some() {
                 local.source = None;
             }
         }
         let target = local.target.as_ref();
         Ok(SharedRegion {
-            region: target.map_or(0, MemoryRegion::rkey),
+            region: target.map_or(0, |target| target.rkey()),
             len_bytes: local.memory.len_bytes(),
-            key: target.map_or(0, MemoryRegion::address),
+            key: target.map_or(0, |_| local.memory.address()),
         })
     }
 
@@ -120,8 +134,8 @@ impl Regions {
         let local = self.table.get(region.0).ok_or_else(|| unknown(region))?;
         let registered = local.source.as_ref().or(local.target.as_ref());
         Ok(Source {
-            address: registered.map_or(0, MemoryRegion::address),
-            lkey: registered.map_or(0, MemoryRegion::lkey),
+            address: registered.map_or(0, |_| local.memory.address()),
+            lkey: registered.map_or(0, |region| region.lkey()),
             len_bytes: local.memory.len_bytes(),
         })
     }
@@ -149,35 +163,38 @@ impl Regions {
     }
 }
 
-/// Registers memory, or nothing when it is empty.
+/// Registers memory, or nothing when it is empty. A refusal names every way that was tried.
 fn register(
     adapter: &Adapter,
     memory: &Arc<Memory>,
-    access: Access,
-) -> Result<Option<MemoryRegion>, Error> {
+    by: impl FnOnce() -> Result<Held<MemoryRegion>, String>,
+) -> Result<Option<Held<MemoryRegion>>, Error> {
     if memory.len_bytes() == 0 {
         return Ok(None);
     }
     if let Some(reason) = &adapter.broken {
         return Err(broken(reason));
     }
-    if !memory.is_host_accessible() {
-        return Err(Error::Unsupported {
+    let refusal = match by() {
+        Ok(held) => return Ok(Some(held)),
+        Err(refusal) => refusal,
+    };
+    let operation = "registering memory";
+    if memory.is_host_accessible() {
+        // Staging would register host memory too: this is for the user to mend.
+        let object = format!("{} bytes at {:#x}", memory.len_bytes(), memory.address());
+        return Err(Error::Io {
             fabric: FabricKind::Rdma,
-            operation: "registering memory",
-            reason: "the adapter cannot reach it; stage it in host memory".to_owned(),
+            operation,
+            object,
+            source: io::Error::other(refusal),
         });
     }
-    let keep_alive: Arc<dyn Any + Send + Sync> = Arc::clone(memory) as _;
-    // SAFETY: `Memory::new` was promised that the range stays allocated as long as the `Memory`, which
-    // is the keep-alive, and that no reference to its bytes is held when a peer may write.
-    let region = unsafe {
-        adapter
-            .domain
-            .register(memory.address(), memory.len_bytes(), access, keep_alive)
-    };
-    let region = region.map_err(|error| verbs_error("registering memory", &error))?;
-    Ok(Some(region))
+    Err(Error::Unsupported {
+        fabric: FabricKind::Rdma,
+        operation,
+        reason: refusal,
+    })
 }
 
 fn unknown(region: RegionId) -> Error {

@@ -10,12 +10,15 @@ use stepmesh_transport::fabric::{
 };
 
 use crate::memory;
+use crate::protocol::ended::Ended;
 use crate::protocol::wire::Grant;
 
 /// All fabrics of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Fabrics {
     list: Vec<Attached>,
+    /// Allocations that ended, which fabrics may have kept something of.
+    ended: Ended,
 }
 
 /// A fabric with what the mesh knows about it.
@@ -62,6 +65,7 @@ impl Fabrics {
         };
         Self {
             list: fabrics.into_iter().map(attach).collect(),
+            ended: Ended::default(),
         }
     }
 
@@ -106,6 +110,7 @@ impl Fabrics {
 
     /// Polls every fabric once. Returns how many events there were.
     pub(crate) fn poll(&mut self, now_ns: u64, sink: &mut dyn LinkSink) -> usize {
+        self.forget_ended();
         let mut events = 0;
         for (index, attached) in self.list.iter_mut().enumerate() {
             let mut adapter = Adapter {
@@ -141,12 +146,28 @@ impl Fabrics {
         fabric: usize,
         buffer: &Arc<Buffer>,
     ) -> Result<Reach, FabricError> {
+        self.forget_ended();
         match self.list.get_mut(fabric) {
-            Some(attached) => attached.regions.reach(&mut *attached.fabric, buffer),
+            Some(attached) => {
+                if attached.fabric.kind() == FabricKind::Rdma {
+                    self.ended.watch(buffer.device().backend());
+                }
+                attached.regions.reach(&mut *attached.fabric, buffer)
+            }
             None => Err(unknown(PeerRef {
                 fabric,
                 peer: PeerId(0),
             })),
+        }
+    }
+
+    /// Tells the fabrics of allocations that ended since the last time.
+    #[inline]
+    fn forget_ended(&mut self) {
+        for allocation_id in self.ended.take() {
+            for attached in &mut self.list {
+                attached.fabric.forget_allocation(allocation_id);
+            }
         }
     }
 

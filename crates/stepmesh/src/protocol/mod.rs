@@ -3,6 +3,7 @@
 //! They are given fabrics, a clock and calls, and change state; the engine around them, or a test
 //! with a simulated network, decides when.
 
+pub(crate) mod ended;
 pub(crate) mod fabrics;
 pub(crate) mod hello;
 pub(crate) mod link;

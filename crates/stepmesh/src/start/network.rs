@@ -3,8 +3,16 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
+use stepmesh_core::Device;
 use stepmesh_core::config::{Config, TransportKind};
+#[cfg(feature = "rdma")]
+use stepmesh_rdma::select::{self, GidRules, Location, System};
+#[cfg(feature = "rdma")]
+use stepmesh_rdma::{RdmaFabric, RdmaOptions};
 use stepmesh_transport::doorbell::Doorbell;
+use stepmesh_transport::error::Error as FabricError;
+#[cfg(not(feature = "rdma"))]
+use stepmesh_transport::fabric::FabricKind;
 use stepmesh_transport::fabric::{Address, Fabric};
 use stepmesh_transport::shm::{ShmFabric, ShmOptions};
 use stepmesh_transport::tcp::{self, TcpFabric, TcpOptions};
@@ -53,16 +61,11 @@ impl Network {
     pub(super) fn data_fabrics(
         &self,
         config: &Config,
+        device: Option<&Device>,
         doorbell: &Doorbell,
     ) -> Result<Vec<Box<dyn Fabric>>, Error> {
         let mut fabrics: Vec<Box<dyn Fabric>> = Vec::new();
         let kind = config.transport.kind;
-        if kind == TransportKind::Rdma {
-            return Err(Error::invalid(
-                "transport.kind",
-                "this build has no rdma; use auto, shm or tcp",
-            ));
-        }
         if matches!(kind, TransportKind::Auto | TransportKind::Shm) {
             let options = ShmOptions {
                 dir: Some(config.shm.dir.clone()).filter(|dir| !dir.as_os_str().is_empty()),
@@ -77,6 +80,15 @@ impl Network {
                 fabric.map_err(Error::fabric("starting the shm fabric"))?,
             ));
         }
+        if matches!(kind, TransportKind::Auto | TransportKind::Rdma) {
+            match self.rdma_fabric(config, device) {
+                Ok(fabric) => fabrics.push(fabric),
+                Err(error) if kind == TransportKind::Rdma => {
+                    return Err(Error::fabric("starting the rdma fabric")(error));
+                }
+                Err(error) => tracing::info!(%error, "no rdma"),
+            }
+        }
         if matches!(kind, TransportKind::Auto | TransportKind::Tcp) {
             let fabric = TcpFabric::new(self.options.clone());
             fabrics.push(Box::new(
@@ -84,6 +96,64 @@ impl Network {
             ));
         }
         Ok(fabrics)
+    }
+
+    /// The fabric over verbs, on the adapter that is nearest to the device.
+    #[cfg(feature = "rdma")]
+    fn rdma_fabric(
+        &self,
+        config: &Config,
+        device: Option<&Device>,
+    ) -> Result<Box<dyn Fabric>, FabricError> {
+        let address = device.and_then(|device| device.info().pci_bdf.clone());
+        let near = address.map(|address| Location::of_pci(&System::this(), &address));
+        let rdma = &config.rdma;
+        let gid = GidRules {
+            index: u8::try_from(rdma.gid_index).ok(),
+            interface: Some(config.mesh.interface.clone()).filter(|name| !name.is_empty()),
+            ..GidRules::default()
+        };
+        let options = RdmaOptions {
+            select: select::Options {
+                include: rdma.devices.clone(),
+                exclude: rdma.exclude.clone(),
+                gid,
+            },
+            near: near.unwrap_or_default(),
+            ordinal: device.map_or(0, Device::ordinal),
+            queue_pairs: rdma.queue_pairs as usize,
+            send_depth: rdma.send_depth as usize,
+            ring_len_bytes: rdma.ring_len_bytes as usize,
+            mtu_len_bytes: rdma.mtu_len_bytes,
+            traffic_class: rdma.traffic_class,
+            service_level: rdma.service_level,
+            timeout: rdma.timeout,
+            retry_count: rdma.retry_count,
+            rnr_retry: rdma.rnr_retry,
+            message_len_bytes_max: config.transport.message_len_max_bytes as usize,
+            regions_max: config.limits.slots_max as usize,
+            // The tensors' own port is for TCP.
+            control: TcpOptions {
+                port: 0,
+                ..self.options.clone()
+            },
+        };
+        Ok(Box::new(RdmaFabric::new(options)?))
+    }
+
+    /// Verbs are left out of this build.
+    #[cfg(not(feature = "rdma"))]
+    #[expect(clippy::unused_self, reason = "the other build needs it")]
+    fn rdma_fabric(
+        &self,
+        _config: &Config,
+        _device: Option<&Device>,
+    ) -> Result<Box<dyn Fabric>, FabricError> {
+        Err(FabricError::Unsupported {
+            fabric: FabricKind::Rdma,
+            operation: "starting",
+            reason: "this build has no verbs; build it with the cargo feature `rdma`".into(),
+        })
     }
 
     /// The fabric for talking to the scheduler.

@@ -59,81 +59,29 @@ fn every_cut_of_an_offer_is_refused() {
 
 #[test]
 fn impossible_sides_are_refused() {
-    let ring = side().ring;
-    for (what, side) in [
-        (
-            "impossible number",
-            Side {
-                queue_pairs: Vec::new(),
-                ..side()
-            },
-        ),
-        (
-            "impossible number",
-            Side {
-                queue_pairs: vec![(1, 1); 17],
-                ..side()
-            },
-        ),
-        (
-            "impossible queue pair",
-            Side {
-                queue_pairs: vec![(1 << 24, 1)],
-                ..side()
-            },
-        ),
-        (
-            "impossible queue pair",
-            Side {
-                queue_pairs: vec![(1, 1 << 24)],
-                ..side()
-            },
-        ),
-        (
-            "ring of an impossible length",
-            Side {
-                ring: Ring { lines: 0, ..ring },
-                ..side()
-            },
-        ),
-        (
-            "ring of an impossible length",
-            Side {
-                ring: Ring { lines: 500, ..ring },
-                ..side()
-            },
-        ),
-        (
-            "ring of an impossible length",
-            Side {
-                ring: Ring {
-                    lines: 1 << 31,
-                    ..ring
-                },
-                ..side()
-            },
-        ),
-        (
-            "wraps around",
-            Side {
-                ring: Ring {
-                    address: u64::MAX - 5,
-                    ..ring
-                },
-                ..side()
-            },
-        ),
-        (
-            "hello is too long",
-            Side {
-                hello: vec![0; 257],
-                ..side()
-            },
-        ),
-    ] {
+    let refuse = |what: &str, change: fn(&mut Side)| {
+        let mut side = side();
+        change(&mut side);
         let refused = Frame::decode(&Frame::Offer(side).encode());
         assert!(refused.is_err_and(|reason| reason.contains(what)), "{what}");
-    }
+    };
+    refuse("impossible number", |side| side.queue_pairs.clear());
+    refuse("impossible number", |side| {
+        side.queue_pairs = vec![(1, 1); 17]
+    });
+    refuse("impossible queue pair", |side| {
+        side.queue_pairs = vec![(1 << 24, 1)]
+    });
+    refuse("impossible queue pair", |side| {
+        side.queue_pairs = vec![(1, 1 << 24)]
+    });
+    refuse("ring of an impossible length", |side| side.ring.lines = 0);
+    refuse("ring of an impossible length", |side| side.ring.lines = 500);
+    refuse("ring of an impossible length", |side| {
+        side.ring.lines = 1 << 31
+    });
+    refuse("wraps around", |side| side.ring.address = u64::MAX - 5);
+    refuse("hello is too long", |side| side.hello = vec![0; 257]);
 }
 
 #[test]
