@@ -287,7 +287,7 @@ pub(crate) fn a_deregistered_region_is_refused_and_let_go(setup: Setup) {
     let (source, target) = (setup.memory(64), setup.memory(64));
     let local = pair.a.fabric.register(source.memory()).unwrap();
     let (region, remote) = pair.share_b(target.memory());
-    assert_eq!(target.owners(), 2);
+    assert!(target.owners() > 1, "a registered region is held");
     pair.b.fabric.deregister(region).unwrap();
     assert!(pair.b.fabric.deregister(region).is_err());
     let deadline = std::time::Instant::now() + LONG;
@@ -476,7 +476,7 @@ pub(crate) fn a_source_is_held_until_it_was_sent(setup: Setup) {
     let posted = pair.a.fabric.post(pair.b_of_a, &chain).unwrap();
     pair.a.fabric.deregister(local).unwrap();
     if posted == Posted::Pending {
-        assert_eq!(source.owners(), 2);
+        assert!(source.owners() > 1, "what is being sent is held");
     }
     assert_eq!(pair.b.wait_message_with(&mut pair.a), b"whole");
     assert!(target.to_vec() == source.to_vec());
