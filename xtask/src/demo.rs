@@ -40,6 +40,10 @@ pub(crate) struct Options {
     #[arg(long)]
     debug: bool,
 
+    /// Builds nothing and runs what lies in this folder: `stepmesh`, and its plugins beside it
+    #[arg(long, value_name = "DIR", conflicts_with = "debug")]
+    programs: Option<PathBuf>,
+
     /// Ends everything after this time
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     limit_s: u64,
@@ -52,6 +56,7 @@ impl Default for Options {
             workers: 2,
             servers: 2,
             debug: false,
+            programs: None,
             limit_s: 60,
         }
     }
@@ -60,26 +65,34 @@ impl Default for Options {
 /// Builds what is needed, runs the mesh, and prints what its workers found.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let input = input_path(workspace, options)?;
-    let profile = Profile::of(!options.debug);
-    let plugin_options = plugins::Options {
-        only: Vec::new(),
-        release: !options.debug,
+    let (program, scratch_dir) = match &options.programs {
+        // Where it lies may be read-only.
+        Some(dir) => (
+            dir.join(PROGRAM_NAME),
+            env::temp_dir().join("stepmesh-demo"),
+        ),
+        None => build_all(workspace, options)?,
     };
-    plugins::build(workspace, &plugin_options)?;
-    let program = build_program(workspace, profile)?;
-    let target_dir = workspace.metadata()?.target_dir()?;
-    show_backends(
-        workspace,
-        &program,
-        &plugins::plugins_dir(&target_dir, profile),
-    )?;
+    let program_dir = program.parent().unwrap_or_else(|| Path::new("."));
+    show_backends(workspace, &program, &program_dir.join(plugins::PLUGINS_DIR_NAME))?;
 
-    let dir = target_dir.join("demo").join(process::id().to_string());
+    let dir = scratch_dir.join(process::id().to_string());
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let result = run_mesh(workspace, options, &program, &input, &dir);
     // The output has been shown, in full or as an error; what is left is of no use.
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     result
+}
+
+/// Builds the plugins and the program, and returns where that and the demo's own files lie.
+fn build_all(workspace: &Workspace, options: &Options) -> Result<(PathBuf, PathBuf)> {
+    let plugin_options = plugins::Options {
+        only: Vec::new(),
+        release: !options.debug,
+    };
+    plugins::build(workspace, &plugin_options)?;
+    let program = build_program(workspace, Profile::of(!options.debug))?;
+    Ok((program, workspace.metadata()?.target_dir()?.join("demo")))
 }
 
 /// Builds the `stepmesh` program and returns where it lies.
@@ -94,7 +107,7 @@ pub(crate) fn build_program(workspace: &Workspace, profile: Profile) -> Result<P
         .metadata()?
         .target_dir()?
         .join(profile.dir_name())
-        .join("stepmesh"))
+        .join(PROGRAM_NAME))
 }
 
 /// Prints the backends that the program finds by itself. The program also has the cpu backend built
@@ -208,6 +221,8 @@ fn read_port(path: &Path) -> Result<Option<String>> {
 fn count() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=16)
 }
+
+const PROGRAM_NAME: &str = "stepmesh";
 
 /// A layer of a real model; its licence lies beside it.
 const DEFAULT_INPUT: &str = "crates/stepmesh/examples/data/minilm-ffn0.safetensors";

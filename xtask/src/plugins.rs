@@ -19,7 +19,7 @@ use stepmesh_abi::QUERY_SYMBOL;
 use self::load::Reported;
 use crate::{
     table::Table,
-    workspace::{Package, Profile, Workspace, output_of},
+    workspace::{Package, Profile, Workspace, artifacts_of},
 };
 
 /// Which plugins are built, and how.
@@ -188,21 +188,13 @@ fn compile(
             command.args(["--features", &format!("{name}/{PLUGIN_FEATURE}")]);
         }
     }
-    let messages = output_of(&mut command)?;
-    let messages = String::from_utf8(messages).context("cargo build printed no UTF-8")?;
-    let mut files = Vec::new();
-    for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("cargo build printed no JSON")?;
-        let filenames = message["filenames"].as_array();
-        files.extend(
-            filenames
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .map(PathBuf::from),
-        );
-    }
-    Ok(files)
+    let artifacts = artifacts_of(&mut command)?;
+    let files = artifacts.iter().flat_map(|artifact| {
+        let filenames = artifact["filenames"].as_array();
+        let paths = filenames.into_iter().flatten().filter_map(Value::as_str);
+        paths.map(PathBuf::from)
+    });
+    Ok(files.collect())
 }
 
 /// Puts a copy of `from` at `to` in one step, once `judge` has found it good: a host that starts in

@@ -1,22 +1,29 @@
 //! `vm`: a small virtual machine with a real RDMA device, on any machine. The device is the Linux
 //! kernel's own in software (Soft-RoCE): real queue pairs, completions, retries and errors, only
-//! slow. How the machine is made and watched lives in the modules below.
+//! slow. How the machine is made and watched, and what is done with it, lives in the modules below.
 
 mod guest;
 mod image;
+mod pair;
 mod script;
+mod steps;
+mod suites;
 
 use std::{
     env,
     ffi::OsString,
     io,
     process::{Command, ExitCode},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use anyhow::{Context, Result};
 
-use self::guest::{Guest, Machine, Network, Output, Site};
+use self::{
+    guest::{Guest, Machine, Network, Output, Site},
+    image::Image,
+};
 use crate::{processes, workspace::Workspace};
 
 /// What is done with the guest.
@@ -34,12 +41,17 @@ enum Action {
     /// STEPMESH_* and DMLC_* variables, PATH, HOME, RUST_LOG and their like are carried over.
     Run(RunOptions),
 
+    /// Runs the tests that need an RDMA device, and the demo over it
+    ///
+    /// What they printed stays in target/vm/out/test.
+    Test(suites::Options),
+
     /// Opens a shell in a guest, on this terminal
     Shell(MachineOptions),
 }
 
 /// What the machine is like.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Copy, clap::Args)]
 struct MachineOptions {
     /// Virtual processors; more than the machine has real ones make it slower
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
@@ -72,15 +84,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
             command.args(args);
             let output = Output::Streams(Box::new(io::stdout()), Box::new(io::stderr()));
             let limit = Duration::from_secs(options.timeout_s);
-            run_command(workspace, &options.machine, &mut command, output, limit)
+            run_command(workspace, options.machine, &mut command, output, limit)
         }
+        Action::Test(options) => suites::run(workspace, options).map(|()| ExitCode::SUCCESS),
         Action::Shell(machine) => {
             // An interactive shell that reads no start-up files: they are about the host.
             let mut command = Command::new("sh");
             command.env("PS1", "guest $PWD # ").arg("-i");
             run_command(
                 workspace,
-                machine,
+                *machine,
                 &mut command,
                 Output::Terminal,
                 SHELL_LIMIT,
@@ -92,31 +105,69 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
 /// Runs a command in a guest of its own, in this process's folder.
 fn run_command(
     workspace: &Workspace,
-    machine: &MachineOptions,
+    machine: MachineOptions,
     command: &mut Command,
     output: Output,
     limit: Duration,
 ) -> Result<ExitCode> {
-    let is_interrupted = processes::watch_for_interrupt()?;
-    let current_dir = env::current_dir().context("no working directory")?;
-    let target_dir = workspace.metadata()?.target_dir()?;
-    let vm_dir = target_dir.join("vm");
-    let image = image::ensure(&vm_dir)?;
-    let site = Site {
-        runs_dir: vm_dir.join("runs"),
-        out_dir: vm_dir.join("out"),
-        kept_dirs: vec![workspace.path(""), target_dir, current_dir.clone()],
-    };
-    let machine = Machine {
-        cpus: machine.cpus,
-        memory_mib: machine.memory_mib,
-        limit,
-        index: 1,
-        network: Network::Own,
-    };
-    command.current_dir(current_dir);
-    let mut guest = Guest::boot(&image, &site, &machine, command, output, is_interrupted)?;
+    let lab = Lab::open(workspace, machine)?;
+    command.current_dir(env::current_dir().context("no working directory")?);
+    let mut guest = lab.boot(&lab.machine(limit), command, output)?;
     Ok(ExitCode::from(guest.wait()?))
+}
+
+/// What guests are booted from.
+#[derive(Debug)]
+struct Lab {
+    image: Image,
+    site: Site,
+    machine: MachineOptions,
+    is_interrupted: Arc<AtomicBool>,
+}
+
+impl Lab {
+    /// Makes the image first, if need be. From here on Ctrl-C ends guests instead of this program.
+    fn open(workspace: &Workspace, machine: MachineOptions) -> Result<Self> {
+        let is_interrupted = processes::watch_for_interrupt()?;
+        let target_dir = workspace.metadata()?.target_dir()?;
+        let vm_dir = target_dir.join("vm");
+        let image = image::ensure(&vm_dir)?;
+        let current_dir = env::current_dir().context("no working directory")?;
+        let site = Site {
+            runs_dir: vm_dir.join("runs"),
+            out_dir: vm_dir.join("out"),
+            kept_dirs: vec![workspace.path(""), target_dir, current_dir],
+        };
+        Ok(Self {
+            image,
+            site,
+            machine,
+            is_interrupted,
+        })
+    }
+
+    /// A machine whose network is its own.
+    fn machine(&self, limit: Duration) -> Machine {
+        Machine {
+            cpus: self.machine.cpus,
+            memory_mib: self.machine.memory_mib,
+            limit,
+            index: 1,
+            network: Network::Own,
+        }
+    }
+
+    fn boot(&self, machine: &Machine, command: &Command, output: Output) -> Result<Guest> {
+        let is_interrupted = Arc::clone(&self.is_interrupted);
+        Guest::boot(
+            &self.image,
+            &self.site,
+            machine,
+            command,
+            output,
+            is_interrupted,
+        )
+    }
 }
 
 /// A shell that was forgotten ends after a day.

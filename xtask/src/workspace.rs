@@ -199,6 +199,20 @@ pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
+/// Runs a build, which must print its messages as JSON, and returns those about what it built.
+pub(crate) fn artifacts_of(command: &mut Command) -> Result<Vec<Value>> {
+    let messages = output_of(command)?;
+    let messages = String::from_utf8(messages).context("cargo printed no UTF-8")?;
+    let mut artifacts = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("cargo printed no JSON")?;
+        if message["reason"] == "compiler-artifact" {
+            artifacts.push(message);
+        }
+    }
+    Ok(artifacts)
+}
+
 /// The command as one would type it, without the folder of the program.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());

@@ -32,10 +32,14 @@ pub(super) struct Machine {
 }
 
 /// What the guest's RDMA device sits on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Network {
     /// A pair of virtual devices in the guest: it talks to itself.
     Own,
+    /// A wire to another guest of this host, which is let in at this port of 127.0.0.1.
+    Listens(u16),
+    /// The other end of that wire.
+    Connects(u16),
 }
 
 /// Where the guest's files lie on this host.
@@ -300,9 +304,17 @@ fn qemu(
             &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
         ]);
     }
-    match &machine.network {
-        Network::Own => qemu.args(["-net", "none"]),
+    let wire = match machine.network {
+        Network::Own => None,
+        Network::Listens(port) => Some(format!("listen=127.0.0.1:{port}")),
+        Network::Connects(port) => Some(format!("connect=127.0.0.1:{port}")),
     };
+    if let Some(wire) = wire {
+        // No ROM: nobody boots from this device.
+        let mac = format!("52:54:00:00:00:{:02x}", machine.index);
+        qemu.args(["-netdev", &format!("socket,id=wire,{wire}"), "-device"]);
+        qemu.arg(format!("virtio-net-pci,netdev=wire,mac={mac},romfile="));
+    }
     qemu
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepmesh::{Error, Keyed, Scheduler, Server, Tensor, Worker};
 use stepmesh_core::config::TransportKind;
 
-use crate::mesh::{Mesh, PATIENCE, config};
+use crate::mesh::{Mesh, PATIENCE, config, kinds};
 
 fn scalar(mesh: &Mesh, value: f32) -> Tensor {
     Tensor::from_slice(&mesh.device, &[1], &[value]).unwrap()
@@ -14,7 +14,7 @@ fn scalar(mesh: &Mesh, value: f32) -> Tensor {
 
 #[test]
 fn a_server_that_leaves_fails_its_requests_and_names_itself() {
-    for kind in [TransportKind::Shm, TransportKind::Tcp] {
+    for kind in kinds(&[TransportKind::Shm, TransportKind::Tcp]) {
         let mut mesh = Mesh::form(config(kind, 1, 2));
         let (push, pulls) = (scalar(&mesh, 1.0), [scalar(&mesh, 0.0), scalar(&mesh, 0.0)]);
         let pull = [Keyed::new(2, &pulls[0]), Keyed::new(3, &pulls[1])];
@@ -185,7 +185,7 @@ fn what_a_server_answered_before_it_left_is_received() {
 
 #[test]
 fn a_rank_that_left_is_taken_again_and_traffic_resumes() {
-    for kind in [TransportKind::Shm, TransportKind::Tcp] {
+    for kind in kinds(&[TransportKind::Shm, TransportKind::Tcp]) {
         let mut mesh = Mesh::form(config(kind, 1, 2));
         let (push, pulls) = (scalar(&mesh, 7.0), [scalar(&mesh, 0.0), scalar(&mesh, 0.0)]);
         let pull = [Keyed::new(2, &pulls[0]), Keyed::new(3, &pulls[1])];

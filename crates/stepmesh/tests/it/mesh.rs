@@ -25,10 +25,25 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A configuration for a mesh of this size on this host.
 pub(crate) fn config(kind: TransportKind, workers: u32, servers: u32) -> Config {
     let mut config = Config::default();
-    config.transport.kind = kind;
+    config.transport.kind = forced().unwrap_or(kind);
     config.mesh.workers = workers;
     config.mesh.servers = servers;
     config
+}
+
+/// These ways of transport; or the one that STEPMESH_TRANSPORT_KIND names, by which the same tests run
+/// over an adapter (`cargo xtask vm test`).
+pub(crate) fn kinds(usual: &[TransportKind]) -> Vec<TransportKind> {
+    forced().map_or_else(|| usual.to_vec(), |kind| vec![kind])
+}
+
+fn forced() -> Option<TransportKind> {
+    match std::env::var("STEPMESH_TRANSPORT_KIND").ok()?.as_str() {
+        "shm" => Some(TransportKind::Shm),
+        "tcp" => Some(TransportKind::Tcp),
+        "rdma" => Some(TransportKind::Rdma),
+        other => panic!("STEPMESH_TRANSPORT_KIND is {other}; these tests know shm, tcp and rdma"),
+    }
 }
 
 /// Starts a scheduler on a free port.

@@ -7,12 +7,12 @@ use stepmesh_core::Device;
 use stepmesh_core::config::TransportKind;
 
 use crate::backends;
-use crate::mesh::{Mesh, PATIENCE, config};
+use crate::mesh::{Mesh, PATIENCE, config, kinds};
 
 /// Every way of transport with every backend.
 fn on_everything() -> impl Iterator<Item = (TransportKind, Device)> {
     let devices = backends::all();
-    KINDS
+    kinds(&KINDS)
         .into_iter()
         .flat_map(move |kind| devices.clone().map(|device| (kind, device)))
 }

@@ -6,7 +6,7 @@ use stepmesh_core::Device;
 use stepmesh_core::config::TransportKind;
 
 use crate::backends::{cpu, sim};
-use crate::mesh::{Mesh, PATIENCE, config};
+use crate::mesh::{Mesh, PATIENCE, config, kinds};
 
 /// Pushes and pulls a few sizes and gives back what was staged.
 fn round_trips(kind: TransportKind, workers_device: &Device, servers_device: &Device) -> Staged {
@@ -47,7 +47,7 @@ fn round_trips(kind: TransportKind, workers_device: &Device, servers_device: &De
 fn memory_that_cannot_be_read_is_staged_on_both_sides() {
     let device = sim(&[("stream_delay_us", "100")]);
     assert!(device.alloc(64).unwrap().host_bytes().is_none());
-    for kind in [TransportKind::Shm, TransportKind::Tcp] {
+    for kind in kinds(&[TransportKind::Shm, TransportKind::Tcp]) {
         let staged = round_trips(kind, &device, &device);
         let everything = Staged {
             push_source: true,
