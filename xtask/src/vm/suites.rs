@@ -364,7 +364,7 @@ const SUITES: [Suite; 4] = [
         package: "stepmesh-cli",
         target: Some("it"),
         profile: Profile::Release,
-        args: &["tcp", "--test-threads=1"],
+        args: &["over_the_network", "--test-threads=1"],
     },
 ];
 

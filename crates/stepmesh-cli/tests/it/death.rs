@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 
-use crate::support::{Mesh, layer};
+use crate::support::{Mesh, layer, network};
 
 #[test]
 fn a_worker_killed_in_the_middle_leaves_the_others_working_over_shm() {
@@ -14,8 +14,8 @@ fn a_worker_killed_in_the_middle_leaves_the_others_working_over_shm() {
 }
 
 #[test]
-fn a_worker_killed_in_the_middle_leaves_the_others_working_over_tcp() {
-    a_killed_worker("tcp");
+fn a_worker_killed_in_the_middle_leaves_the_others_working_over_the_network() {
+    a_killed_worker(&network());
 }
 
 #[test]
@@ -24,8 +24,8 @@ fn a_server_killed_while_computing_ends_its_workers_over_shm() {
 }
 
 #[test]
-fn a_server_killed_while_computing_ends_its_workers_over_tcp() {
-    a_killed_server("tcp");
+fn a_server_killed_while_computing_ends_its_workers_over_the_network() {
+    a_killed_server(&network());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Mesh, Process, layer};
+use crate::support::{Mesh, Process, layer, network};
 
 #[test]
 fn two_workers_and_two_servers_echo_over_shm() {
@@ -10,8 +10,8 @@ fn two_workers_and_two_servers_echo_over_shm() {
 }
 
 #[test]
-fn two_workers_and_two_servers_echo_over_tcp() {
-    echo("tcp");
+fn two_workers_and_two_servers_echo_over_the_network() {
+    echo(&network());
 }
 
 #[test]
@@ -20,8 +20,8 @@ fn a_real_layer_is_computed_over_shm() {
 }
 
 #[test]
-fn a_real_layer_is_computed_over_tcp() {
-    compute("tcp");
+fn a_real_layer_is_computed_over_the_network() {
+    compute(&network());
 }
 
 #[test]

@@ -233,6 +233,12 @@ pub(crate) fn program(settings: &[(String, String)]) -> Command {
     command
 }
 
+/// The way between hosts: TCP, or the one that STEPMESH_TRANSPORT_KIND names, by which the same tests
+/// run over an adapter (`cargo xtask vm test`).
+pub(crate) fn network() -> String {
+    std::env::var("STEPMESH_TRANSPORT_KIND").unwrap_or_else(|_| "tcp".into())
+}
+
 /// Runs the program to its end, in a folder of its own.
 pub(crate) fn run(args: &[&str]) -> Ended {
     run_with(&[], args)
