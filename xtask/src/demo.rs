@@ -74,7 +74,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         None => build_all(workspace, options)?,
     };
     let program_dir = program.parent().unwrap_or_else(|| Path::new("."));
-    show_backends(workspace, &program, &program_dir.join(plugins::PLUGINS_DIR_NAME))?;
+    show_backends(
+        workspace,
+        &program,
+        &program_dir.join(plugins::PLUGINS_DIR_NAME),
+    )?;
 
     let dir = scratch_dir.join(process::id().to_string());
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
