@@ -236,7 +236,7 @@ const WRONG: &[Wrong] = &[
     (
         "extension_without_header",
         "Z1",
-        "does not start with a header",
+        "the plugin has no supported_ops",
     ),
     (
         "failed_copies_are_silent",

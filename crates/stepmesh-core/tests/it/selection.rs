@@ -198,10 +198,9 @@ fn a_name_that_is_right_gets_no_other_one() {
     let registry = Plugins::new().discover();
     for name in ["rocm", "ROCm", "GPU"] {
         let error = registry.select(Some(name)).unwrap_err().to_string();
-        assert!(
-            error.starts_with(&format!("backend `{name}` was not found\n")),
-            "{error}"
-        );
+        // Found without a device where the plugin was built beside this program, else not found.
+        assert!(error.contains(&format!("`{name}`")), "{error}");
+        assert!(!error.contains("did you mean"), "{error}");
     }
     let error = registry.select(Some("rcom")).unwrap_err().to_string();
     assert!(
