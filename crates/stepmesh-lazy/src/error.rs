@@ -38,6 +38,15 @@ pub enum Error {
         #[source]
         source: Arc<stepmesh_core::Error>,
     },
+    /// A library that a backend outside of this crate is made of refused a call.
+    #[error("{operation} failed in the backend's own library; see the cause")]
+    Library {
+        /// What was tried.
+        operation: &'static str,
+        /// What the library said.
+        #[source]
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// Work that had been launched failed; told to those who wait and to those who use its values.
     #[error("the execution of graph `{graph}` failed; values that it was to make are lost")]
     Execution {

@@ -106,6 +106,6 @@ pub use ir::{
 pub use metrics::{Counter, Metric, Metrics};
 pub use promote::{Category, promote_types, result_type};
 pub use shape::Shape;
-pub use stepmesh_backend::{BackendOptions, StepMeshBackend};
+pub use stepmesh_backend::{BackendOptions, GraphLowering, StepMeshBackend};
 pub use stepmesh_graph::{CompareDirection, CompileOptions, DType, OpKind, TensorType};
 pub use tensor::{LazyTensor, Operand};

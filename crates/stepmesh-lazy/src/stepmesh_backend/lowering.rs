@@ -33,9 +33,11 @@ pub(crate) enum Program {
     Interpreted,
 }
 
-/// Lowers nodes into a [`GraphBuilder`].
+/// The lowering context of every backend whose computations are graphs of [`stepmesh_graph`]: lowers
+/// nodes into a [`GraphBuilder`]. What it builds has the whole graph, [`Computation::graph`], and
+/// nothing that executes it; that is the backend's.
 #[derive(Debug)]
-pub(crate) struct GraphLowering {
+pub struct GraphLowering {
     name: String,
     device: BackendDevice,
     builder: GraphBuilder,
@@ -126,7 +128,11 @@ impl Computation for GraphComputation {
 }
 
 impl GraphLowering {
-    pub(crate) fn new(
+    /// A context for nodes in their order; none for one that starts empty.
+    ///
+    /// # Errors
+    /// `Graph`; `Lowering` if a node comes before one of its operands.
+    pub fn new(
         name: &str,
         device: BackendDevice,
         order: Vec<NodePtr>,

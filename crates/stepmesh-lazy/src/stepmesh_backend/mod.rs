@@ -22,9 +22,11 @@ use crate::{
     LoweringContext, Scalar, Shape,
 };
 
+pub use lowering::GraphLowering;
+
 use execute::execute;
 use lane::Lane;
-use lowering::{GraphComputation, GraphLowering, Program};
+use lowering::{GraphComputation, Program};
 use memory::Memory;
 use missing::Missing;
 use value::{Fetched, Value, ValueState};
