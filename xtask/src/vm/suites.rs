@@ -27,11 +27,11 @@ use crate::{
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
-    machine: MachineOptions,
+    pub(super) machine: MachineOptions,
 
     /// Runs only what has this in its name, for example `stepmesh-rdma` or `demo`
     #[arg(long, value_name = "NAME")]
-    only: Option<String>,
+    pub(super) only: Option<String>,
 }
 
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
