@@ -2,6 +2,7 @@
 //! kernel's own in software (Soft-RoCE): real queue pairs, completions, retries and errors, only
 //! slow. How the machine is made and watched, and what is done with it, lives in the modules below.
 
+mod bench;
 mod guest;
 mod image;
 mod pair;
@@ -46,6 +47,9 @@ enum Action {
     /// What they printed stays in target/vm/out/test.
     Test(suites::Options),
 
+    /// Measures push_pull over verbs beside perftest, in one boot; writes target/bench/vm.json
+    Bench(bench::Options),
+
     /// Opens a shell in a guest, on this terminal
     Shell(MachineOptions),
 }
@@ -87,6 +91,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
             run_command(workspace, options.machine, &mut command, output, limit)
         }
         Action::Test(options) => suites::run(workspace, options).map(|()| ExitCode::SUCCESS),
+        Action::Bench(options) => bench::run(workspace, options).map(|()| ExitCode::SUCCESS),
         Action::Shell(machine) => {
             // An interactive shell that reads no start-up files: they are about the host.
             let mut command = Command::new("sh");
