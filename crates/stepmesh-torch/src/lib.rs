@@ -13,7 +13,7 @@
 //!   the mesh uses any of it.
 //! - *Owners, not borrows.* A tensor made over mesh memory holds that memory through its own
 //!   reference count; no view of it can outlive the memory, on whichever thread it ends.
-//! - *Nothing crosses the boundary.* C++ exceptions become [`Error::Torch`]; panics do not reach C++.
+//! - *Nothing crosses the boundary.* C++ exceptions become errors; panics do not reach C++.
 //!
 //! # Threads
 //! `tch::Tensor` is `Send`; everything made here may be used and dropped on any thread.
