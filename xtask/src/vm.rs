@@ -107,16 +107,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
     }
 }
 
-/// Every test that needs the device, in a guest.
-pub(crate) fn test(workspace: &Workspace) -> Result<()> {
-    let machine = MachineOptions {
-        cpus: 2,
-        memory_mib: 3072,
-    };
-    let only = None;
-    suites::run(workspace, &suites::Options { machine, only })
-}
-
 /// Runs a command in a guest of its own, in this process's folder.
 fn run_command(
     workspace: &Workspace,

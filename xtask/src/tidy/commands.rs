@@ -108,11 +108,13 @@ const CARGO_SUBCOMMANDS: [&str; 10] = [
     "add", "build", "check", "clippy", "doc", "fmt", "fuzz", "install", "run", "test",
 ];
 
-const STEPMESH_SUBCOMMANDS: [&str; 7] = [
+const STEPMESH_SUBCOMMANDS: [&str; 9] = [
     "backends",
     "bench",
     "config",
+    "doctor",
     "plugin",
+    "rdma",
     "scheduler",
     "server",
     "worker",

@@ -27,11 +27,11 @@ use crate::{
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
-    pub(super) machine: MachineOptions,
+    machine: MachineOptions,
 
     /// Runs only what has this in its name, for example `stepmesh-rdma` or `demo`
     #[arg(long, value_name = "NAME")]
-    pub(super) only: Option<String>,
+    only: Option<String>,
 }
 
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
