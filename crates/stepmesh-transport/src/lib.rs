@@ -11,6 +11,7 @@ pub mod fuzzing;
 pub mod link;
 #[expect(unsafe_code, reason = "states what a caller promises about raw memory")]
 pub mod memory;
+pub mod news;
 #[expect(unsafe_code, reason = "maps memory that other processes share")]
 mod segment;
 pub mod shm;

@@ -21,7 +21,7 @@ mod region;
 mod ring;
 mod socket;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -41,10 +41,11 @@ use self::ring::HEAD_PAYLOAD_LEN_BYTES;
 use crate::doorbell::Doorbell;
 use crate::error::Error;
 use crate::fabric::{
-    Address, Chain, EventSink, Fabric, FabricKind, HELLO_LEN_BYTES_MAX, Limits, POLL_EVENTS_MAX,
-    PeerId, PostError, Posted, RegionId, RemoteId, SharedRegion,
+    Address, Chain, EventSink, Fabric, FabricKind, Limits, POLL_EVENTS_MAX, PeerId, PostError,
+    Posted, RegionId, RemoteId, SharedRegion,
 };
 use crate::memory::{MappableFd, Memory};
+use crate::news::{self, News};
 use crate::segment::{self, LINE_LEN_BYTES};
 use crate::table::Table;
 
@@ -101,7 +102,7 @@ pub struct ShmFabric {
     retiring: Vec<Retiring>,
     files: HashMap<FileIdentity, SharedFile>,
     files_free: Vec<u32>,
-    news: VecDeque<News>,
+    news: News,
     /// Where records are copied to before they are looked at.
     scratch: Box<[u8]>,
     next_check_ns: u64,
@@ -172,7 +173,7 @@ impl ShmFabric {
             retiring: Vec::new(),
             files: HashMap::new(),
             files_free: Vec::new(),
-            news: VecDeque::new(),
+            news: News::default(),
             scratch: vec![0; record_len_bytes_max].into(),
             next_check_ns: 0,
             options,
@@ -338,21 +339,6 @@ impl ShmFabric {
         self.retire();
     }
 
-    fn report_news(&mut self, sink: &mut dyn EventSink) -> usize {
-        let mut events = 0;
-        while events < POLL_EVENTS_MAX
-            && let Some(news) = self.news.pop_front()
-        {
-            match news {
-                News::Connected(peer, hello) => sink.connected(peer, &hello),
-                News::Accepted(peer, hello) => sink.accepted(peer, &hello),
-                News::Closed(peer, reason) => sink.closed(peer, reason),
-            }
-            events += 1;
-        }
-        events
-    }
-
     fn remove_ended(&mut self, events_max: usize, sink: &mut dyn EventSink) -> usize {
         let mut events = 0;
         let mut index = 0;
@@ -495,9 +481,7 @@ impl Fabric for ShmFabric {
     }
 
     fn set_hello(&mut self, hello: &[u8]) {
-        self.hello.clear();
-        let len = hello.len().min(HELLO_LEN_BYTES_MAX);
-        self.hello.extend_from_slice(&hello[..len]);
+        self.hello = news::cut_hello(hello);
     }
 
     #[inline]
@@ -520,7 +504,7 @@ impl Fabric for ShmFabric {
         }
         let mut events = 0;
         if !self.news.is_empty() {
-            events += self.report_news(sink);
+            events += self.news.report(POLL_EVENTS_MAX, sink);
         }
         let mut ended = false;
         self.turn = self.turn.wrapping_add(1);
@@ -550,7 +534,7 @@ impl Fabric for ShmFabric {
     fn close(&mut self, peer: PeerId) {
         self.handshakes.retain(|other| other.id != peer);
         self.live.retain(|other| *other != peer.0);
-        self.news.retain(|news| news.peer() != peer);
+        self.news.forget(peer);
         if let Some(Some(closed)) = self.peers.remove(peer.0) {
             self.forget_peer(peer.0, &closed);
         }
@@ -584,22 +568,6 @@ struct Retiring {
     id: u32,
     local: Local,
     waiting: Vec<PeerId>,
-}
-
-/// What the next poll has to report.
-#[derive(Debug)]
-enum News {
-    Connected(PeerId, Vec<u8>),
-    Accepted(PeerId, Vec<u8>),
-    Closed(PeerId, Error),
-}
-
-impl News {
-    fn peer(&self) -> PeerId {
-        match self {
-            Self::Connected(peer, _) | Self::Accepted(peer, _) | Self::Closed(peer, _) => *peer,
-        }
-    }
 }
 
 #[inline]

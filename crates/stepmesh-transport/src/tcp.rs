@@ -17,7 +17,6 @@ mod socket;
 #[expect(unsafe_code, reason = "system calls on memory that was checked")]
 mod vectored;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,10 +29,11 @@ use self::handshake::Handshake;
 use self::peer::{Peer, Remote, local};
 use crate::error::Error;
 use crate::fabric::{
-    Address, Chain, EventSink, Fabric, FabricKind, HELLO_LEN_BYTES_MAX, Limits, POLL_EVENTS_MAX,
-    PeerId, PostError, Posted, RegionId, RemoteId, SharedRegion,
+    Address, Chain, EventSink, Fabric, FabricKind, Limits, POLL_EVENTS_MAX, PeerId, PostError,
+    Posted, RegionId, RemoteId, SharedRegion,
 };
 use crate::memory::Memory;
+use crate::news::{self, News};
 use crate::table::Table;
 
 /// Options of a [`TcpFabric`].
@@ -77,7 +77,7 @@ pub struct TcpFabric {
     /// Where in `live` the next poll starts, so that no peer is always last.
     turn: usize,
     regions: Regions,
-    news: VecDeque<News>,
+    news: News,
     /// Peers to poll next: their sockets are ready, or the last poll left something of theirs.
     ready: Vec<u32>,
     /// The other of two lists that change places, so that neither grows anew.
@@ -157,7 +157,7 @@ impl TcpFabric {
             live: Vec::new(),
             turn: 0,
             regions: Table::new(options.regions_max),
-            news: VecDeque::new(),
+            news: News::default(),
             ready: Vec::with_capacity(2 * EPOLL_EVENTS_MAX),
             polling: Vec::with_capacity(2 * EPOLL_EVENTS_MAX),
             next_check_ns: 0,
@@ -200,21 +200,6 @@ impl TcpFabric {
         }
         self.check_handshakes(now_ns);
         self.next_check_ns = now_ns.saturating_add(CHECK_NS);
-    }
-
-    fn report_news(&mut self, sink: &mut dyn EventSink) -> usize {
-        let mut events = 0;
-        while events < POLL_EVENTS_MAX
-            && let Some(news) = self.news.pop_front()
-        {
-            match news {
-                News::Connected(peer, hello) => sink.connected(peer, &hello),
-                News::Accepted(peer, hello) => sink.accepted(peer, &hello),
-                News::Closed(peer, reason) => sink.closed(peer, reason),
-            }
-            events += 1;
-        }
-        events
     }
 
     /// Polls one peer, and takes it away when it has ended.
@@ -334,9 +319,7 @@ impl Fabric for TcpFabric {
     }
 
     fn set_hello(&mut self, hello: &[u8]) {
-        self.hello.clear();
-        let len = hello.len().min(HELLO_LEN_BYTES_MAX);
-        self.hello.extend_from_slice(&hello[..len]);
+        self.hello = news::cut_hello(hello);
     }
 
     fn post(&mut self, peer: PeerId, chain: &Chain<'_>) -> Result<Posted, PostError> {
@@ -358,7 +341,7 @@ impl Fabric for TcpFabric {
         }
         let mut events = 0;
         if !self.news.is_empty() {
-            events += self.report_news(sink);
+            events += self.news.report(POLL_EVENTS_MAX, sink);
         }
         if direct {
             self.turn = self.turn.wrapping_add(1);
@@ -387,7 +370,7 @@ impl Fabric for TcpFabric {
     fn close(&mut self, peer: PeerId) {
         self.handshakes.retain(|other| other.id != peer);
         self.live.retain(|other| *other != peer.0);
-        self.news.retain(|news| news.peer() != peer);
+        self.news.forget(peer);
         if let Some(Some(closed)) = self.peers.remove(peer.0) {
             // It is closed right after; that it was watched is all there is to undo.
             let _ = epoll::delete(&self.epoll, &closed.socket);
@@ -419,22 +402,6 @@ struct Local {
 }
 
 type Regions = Table<Local>;
-
-/// What the next poll has to report.
-#[derive(Debug)]
-enum News {
-    Connected(PeerId, Vec<u8>),
-    Accepted(PeerId, Vec<u8>),
-    Closed(PeerId, Error),
-}
-
-impl News {
-    fn peer(&self) -> PeerId {
-        match self {
-            Self::Connected(peer, _) | Self::Accepted(peer, _) | Self::Closed(peer, _) => *peer,
-        }
-    }
-}
 
 /// Has the epoll tell, or not, when there is room to send.
 fn watch_room(epoll: &OwnedFd, peer: &mut Peer, watch: bool) {

@@ -9,15 +9,14 @@
 use std::time::Duration;
 
 use stepmesh_transport::error::Error;
-use stepmesh_transport::fabric::{
-    Address, Chain, EventSink, Fabric, FabricKind, HELLO_LEN_BYTES_MAX, PeerId,
-};
+use stepmesh_transport::fabric::{Address, Chain, EventSink, Fabric, FabricKind, PeerId};
+use stepmesh_transport::news::{Deadline, check_hello};
 
 use super::adapter::Seat;
 use super::address;
 use super::half::Half;
 use super::peer::Peer;
-use super::rdma::{News, RdmaFabric};
+use super::rdma::RdmaFabric;
 use super::wire::{CONTROL_HELLO, Frame, Side};
 
 /// A connection on its way.
@@ -25,9 +24,7 @@ use super::wire::{CONTROL_HELLO, Frame, Side};
 pub(super) struct Handshake {
     pub(super) id: PeerId,
     stage: Stage,
-    timeout: Duration,
-    /// Set by the first look after the start, because only looks know the time.
-    deadline_ns: Option<u64>,
+    deadline: Deadline,
 }
 
 #[derive(Debug)]
@@ -94,43 +91,34 @@ impl RdmaFabric {
             reason: "these are no such bytes".to_owned(),
         };
         let control = address::decode(address).ok_or_else(invalid)?;
-        if hello.len() > HELLO_LEN_BYTES_MAX {
-            return Err(Error::Limit {
-                fabric: FabricKind::Rdma,
-                what: "bytes in a hello",
-                limit: HELLO_LEN_BYTES_MAX as u64,
-            });
-        }
+        let hello = check_hello(FabricKind::Rdma, hello)?;
         let id = self.control.connect(&control, &CONTROL_HELLO, timeout);
         let id = id.map_err(|error| match error {
             Error::InvalidAddress { .. } => invalid(),
             error => of_rdma(error),
         })?;
-        let hello = hello.to_vec();
         self.handshakes.push(Handshake {
             id,
             stage: Stage::Connecting { hello },
-            timeout,
-            deadline_ns: None,
+            deadline: Deadline::after(timeout),
         });
         self.look = true;
         Ok(id)
     }
 
     /// Takes in what the control connections reported.
-    pub(super) fn obey(&mut self, event: ControlEvent, now_ns: u64) {
+    pub(super) fn obey(&mut self, event: ControlEvent) {
         match event {
             ControlEvent::Connected(id, true) => self.offer(id),
             ControlEvent::Accepted(id, true) => self.handshakes.push(Handshake {
                 id,
                 stage: Stage::Accepted,
-                timeout: self.options.handshake_timeout(),
-                deadline_ns: None,
+                deadline: Deadline::after(self.options.handshake_timeout()),
             }),
             ControlEvent::Connected(id, false) => self.fail(id, foreign(id)),
             ControlEvent::Accepted(id, false) => self.control.close(id),
             ControlEvent::Frame(id, frame) => match frame {
-                Ok(Frame::Offer(theirs)) => self.answer(id, &theirs, now_ns),
+                Ok(Frame::Offer(theirs)) => self.answer(id, &theirs),
                 Ok(Frame::Answer(theirs)) => self.answered(id, &theirs),
                 Ok(Frame::Ready) => self.ready(id),
                 Ok(Frame::Refused(reason)) => self.fail(
@@ -151,25 +139,17 @@ impl RdmaFabric {
     pub(super) fn check_handshakes(&mut self, now_ns: u64) {
         for index in (0..self.handshakes.len()).rev() {
             let handshake = &mut self.handshakes[index];
-            let timeout_ns = u64::try_from(handshake.timeout.as_nanos()).unwrap_or(u64::MAX);
-            let deadline_ns =
-                *(handshake.deadline_ns).get_or_insert_with(|| now_ns.saturating_add(timeout_ns));
-            if now_ns >= deadline_ns {
-                let id = handshake.id;
-                self.fail(id, took_too_long(id, timeout_ns));
+            if handshake.deadline.is_over(now_ns) {
+                let (id, deadline) = (handshake.id, handshake.deadline);
+                self.fail(id, took_too_long(id, deadline));
             }
         }
-        let late = |peer: &&mut Box<Peer>| now_ns >= peer.ready_by_ns;
-        let late: Vec<PeerId> = self
-            .peers
-            .values_mut()
-            .filter(late)
-            .map(|peer| peer.id)
-            .collect();
-        for id in late {
-            let timeout = self.options.handshake_timeout();
-            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            self.fail(id, took_too_long(id, timeout_ns));
+        let late = self.peers.values_mut().filter_map(|peer| {
+            let deadline = peer.ready_by.as_mut()?;
+            deadline.is_over(now_ns).then_some((peer.id, *deadline))
+        });
+        for (id, deadline) in late.collect::<Vec<_>>() {
+            self.fail(id, took_too_long(id, deadline));
         }
     }
 
@@ -198,7 +178,7 @@ impl RdmaFabric {
     }
 
     /// An offer came: makes and connects this half, and answers.
-    fn answer(&mut self, id: PeerId, theirs: &Side, now_ns: u64) {
+    fn answer(&mut self, id: PeerId, theirs: &Side) {
         let index = self.handshakes.iter().position(|other| other.id == id);
         let waiting =
             index.filter(|index| matches!(self.handshakes[*index].stage, Stage::Accepted));
@@ -226,11 +206,9 @@ impl RdmaFabric {
         };
         self.handshakes.swap_remove(index);
         let answer = Frame::Answer(half.side(&self.adapter, &self.options, &self.hello));
-        let timeout = self.options.handshake_timeout();
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut peer = Peer::new(half, theirs, &self.options);
         peer.unannounced = Some(theirs.hello.clone());
-        peer.ready_by_ns = now_ns.saturating_add(timeout_ns);
+        peer.ready_by = Some(Deadline::after(self.options.handshake_timeout()));
         self.peers.insert(id.0, Box::new(peer));
         self.send(id, &answer);
     }
@@ -252,8 +230,7 @@ impl RdmaFabric {
         if let Stage::Offered { half } = handshake.stage {
             let peer = Peer::new(*half, theirs, &self.options);
             self.peers.insert(id.0, Box::new(peer));
-            self.news
-                .push_back(News::Connected(id, theirs.hello.clone()));
+            self.news.connected(id, theirs.hello.clone());
             self.send(id, &Frame::Ready);
         }
     }
@@ -262,10 +239,10 @@ impl RdmaFabric {
     fn ready(&mut self, id: PeerId) {
         match self.peers.get_mut(&id.0) {
             Some(peer) => {
-                peer.ready_by_ns = u64::MAX;
+                peer.ready_by = None;
                 // It may have been announced already by a message that was faster.
                 if let Some(hello) = peer.unannounced.take() {
-                    self.news.push_back(News::Accepted(id, hello));
+                    self.news.accepted(id, hello);
                 }
             }
             None => self.fail(id, broke(id, "it is ready for nothing")),
@@ -278,7 +255,7 @@ impl RdmaFabric {
         if let Some(peer) = self.peers.get_mut(&id.0) {
             // What has come is still delivered; see `RdmaFabric::end_peers`.
             peer.end(error);
-            peer.ready_by_ns = u64::MAX;
+            peer.ready_by = None;
             self.ending.push(id.0);
             return;
         }
@@ -291,10 +268,10 @@ impl RdmaFabric {
                 let error = error_chain(&error);
                 tracing::warn!(error, "rdma: a connection came to nothing");
             }
-            Stage::Connecting { .. } => self.news.push_back(News::Closed(id, error)),
+            Stage::Connecting { .. } => self.news.closed(id, error),
             Stage::Offered { half } => {
                 self.adapter.leave(half.seat);
-                self.news.push_back(News::Closed(id, error));
+                self.news.closed(id, error);
             }
         }
     }
@@ -376,13 +353,8 @@ fn broke(peer: PeerId, reason: &str) -> Error {
     }
 }
 
-fn took_too_long(peer: PeerId, timeout_ns: u64) -> Error {
-    Error::Timeout {
-        fabric: FabricKind::Rdma,
-        operation: "the handshake",
-        object: format!("peer {peer:?}"),
-        timeout_ms: timeout_ns / 1_000_000,
-    }
+fn took_too_long(peer: PeerId, deadline: Deadline) -> Error {
+    deadline.error(FabricKind::Rdma, "the handshake", format!("peer {peer:?}"))
 }
 
 /// An error with what it comes from, for the other side and for logs.

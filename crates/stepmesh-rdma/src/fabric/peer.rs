@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::{EventSink, FabricKind, PeerId, RemoteId, SharedRegion};
+use stepmesh_transport::news::Deadline;
 use stepmesh_transport::table::Table;
 
 use super::adapter::{Seat, verbs_error};
@@ -44,7 +45,7 @@ pub(super) struct Peer {
     /// What the other side said, until it is known to be ready.
     pub(super) unannounced: Option<Vec<u8>>,
     /// By when it must be.
-    pub(super) ready_by_ns: u64,
+    pub(super) ready_by: Option<Deadline>,
     consumer: Consumer,
     /// Messages that have come and were not delivered, oldest first.
     arrivals: VecDeque<Arrival>,
@@ -86,7 +87,7 @@ impl Peer {
             telling: false,
             is_dirty: false,
             unannounced: None,
-            ready_by_ns: u64::MAX,
+            ready_by: None,
             consumer: Consumer::new(lines),
             arrivals: VecDeque::with_capacity(lines as usize),
             stripes: vec![0; half.pairs.len()],

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,10 +13,11 @@ use rustix::event::{Timespec, epoll};
 
 use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::{
-    Address, Chain, EventSink, Fabric, FabricKind, HELLO_LEN_BYTES_MAX, Limits, POLL_EVENTS_MAX,
-    PeerId, PostError, Posted, RegionId, RemoteId, SharedRegion,
+    Address, Chain, EventSink, Fabric, FabricKind, Limits, POLL_EVENTS_MAX, PeerId, PostError,
+    Posted, RegionId, RemoteId, SharedRegion,
 };
 use stepmesh_transport::memory::Memory;
+use stepmesh_transport::news::{self, News};
 use stepmesh_transport::tcp::{TcpFabric, TcpOptions};
 
 use super::adapter::Adapter;
@@ -43,7 +43,7 @@ pub struct RdmaFabric {
     pub(super) control: TcpFabric,
     control_events: ControlEvents,
     pub(super) hello: Vec<u8>,
-    pub(super) news: VecDeque<News>,
+    pub(super) news: News,
     /// Peers about which something is to be reported or done.
     dirty: Vec<u32>,
     /// Peers whose connection is over, or stopped.
@@ -56,22 +56,6 @@ pub struct RdmaFabric {
     /// Whether the control connections are to be looked at now.
     pub(super) look: bool,
     next_look_ns: u64,
-}
-
-/// What the next poll has to report.
-#[derive(Debug)]
-pub(super) enum News {
-    Connected(PeerId, Vec<u8>),
-    Accepted(PeerId, Vec<u8>),
-    Closed(PeerId, Error),
-}
-
-impl News {
-    fn peer(&self) -> PeerId {
-        match self {
-            Self::Connected(peer, _) | Self::Accepted(peer, _) | Self::Closed(peer, _) => *peer,
-        }
-    }
 }
 
 impl RdmaFabric {
@@ -104,7 +88,7 @@ impl RdmaFabric {
             control,
             control_events: ControlEvents::default(),
             hello: Vec::new(),
-            news: VecDeque::new(),
+            news: News::default(),
             dirty: Vec::new(),
             ending: Vec::new(),
             epoll,
@@ -179,7 +163,7 @@ impl RdmaFabric {
         self.control.poll(now_ns, &mut self.control_events);
         let mut events = std::mem::take(&mut self.control_events.0);
         for event in events.drain(..) {
-            self.obey(event, now_ns);
+            self.obey(event);
         }
         self.control_events.0 = events;
         for event in self.adapter.events() {
@@ -292,21 +276,6 @@ impl RdmaFabric {
         }
         events
     }
-
-    fn report_news(&mut self, sink: &mut dyn EventSink) -> usize {
-        let mut events = 0;
-        while events < POLL_EVENTS_MAX
-            && let Some(news) = self.news.pop_front()
-        {
-            match news {
-                News::Connected(peer, hello) => sink.connected(peer, &hello),
-                News::Accepted(peer, hello) => sink.accepted(peer, &hello),
-                News::Closed(peer, reason) => sink.closed(peer, reason),
-            }
-            events += 1;
-        }
-        events
-    }
 }
 
 impl Fabric for RdmaFabric {
@@ -367,9 +336,7 @@ impl Fabric for RdmaFabric {
     }
 
     fn set_hello(&mut self, hello: &[u8]) {
-        self.hello.clear();
-        let len = hello.len().min(HELLO_LEN_BYTES_MAX);
-        self.hello.extend_from_slice(&hello[..len]);
+        self.hello = news::cut_hello(hello);
     }
 
     #[inline]
@@ -390,7 +357,7 @@ impl Fabric for RdmaFabric {
         }
         let mut events = 0;
         if !self.news.is_empty() {
-            events += self.report_news(sink);
+            events += self.news.report(POLL_EVENTS_MAX, sink);
         }
         let taken = self.take_completions();
         if taken > 0 || !self.dirty.is_empty() {
@@ -418,7 +385,7 @@ impl Fabric for RdmaFabric {
 
     fn close(&mut self, peer: PeerId) {
         self.control.close(peer);
-        self.news.retain(|news| news.peer() != peer);
+        self.news.forget(peer);
         self.ending.retain(|other| *other != peer.0);
         self.dirty.retain(|other| *other != peer.0);
         if let Some(mut closed) = self.peers.remove(&peer.0) {

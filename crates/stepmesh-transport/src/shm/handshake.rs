@@ -17,10 +17,11 @@ use super::peer::Peer;
 use super::process::Credentials;
 use super::ring::{Consumer, Producer};
 use super::socket::{self, Packet, Received};
-use super::{News, Reach, ShmFabric, TOKEN_PROCESS, TOKEN_SOCKET};
+use super::{Reach, ShmFabric, TOKEN_PROCESS, TOKEN_SOCKET};
 use crate::doorbell::RemoteDoorbell;
 use crate::error::Error;
-use crate::fabric::{Address, FabricKind, HELLO_LEN_BYTES_MAX, PeerId};
+use crate::fabric::{Address, FabricKind, PeerId};
+use crate::news::{Deadline, check_hello};
 use crate::segment;
 use crate::table::Table;
 
@@ -30,9 +31,7 @@ pub(super) struct Handshake {
     pub(super) id: PeerId,
     socket: OwnedFd,
     side: Side,
-    timeout: Duration,
-    /// Set by the first look after the start, because only looks know the time.
-    deadline_ns: Option<u64>,
+    deadline: Deadline,
 }
 
 /// Which end of the connection this is.
@@ -66,13 +65,7 @@ impl ShmFabric {
         if address.boot != self.address.boot {
             return Err(invalid("it is on another host, or from before a reboot"));
         }
-        if hello.len() > HELLO_LEN_BYTES_MAX {
-            return Err(Error::Limit {
-                fabric: FabricKind::Shm,
-                what: "bytes in a hello",
-                limit: HELLO_LEN_BYTES_MAX as u64,
-            });
-        }
+        let hello = check_hello(FabricKind::Shm, hello)?;
         let ring = self.create_ring()?;
         let socket = socket::socket().map_err(|source| io_error("socket", source))?;
         let id = self.insert_peer()?;
@@ -81,12 +74,11 @@ impl ShmFabric {
             socket,
             side: Side::Connecting {
                 name: address.socket_name(),
-                hello: hello.to_vec(),
+                hello,
                 ring,
                 connected: false,
             },
-            timeout,
-            deadline_ns: None,
+            deadline: Deadline::after(timeout),
         });
         self.try_connecting(self.handshakes.len() - 1);
         self.next_check_ns = 0;
@@ -149,8 +141,7 @@ impl ShmFabric {
                 id,
                 socket,
                 side: Side::Accepting,
-                timeout: self.options.handshake_timeout,
-                deadline_ns: None,
+                deadline: Deadline::after(self.options.handshake_timeout),
             });
         }
     }
@@ -159,16 +150,9 @@ impl ShmFabric {
     pub(super) fn check_handshakes(&mut self, now_ns: u64) {
         for index in (0..self.handshakes.len()).rev() {
             let handshake = &mut self.handshakes[index];
-            let timeout_ns = u64::try_from(handshake.timeout.as_nanos()).unwrap_or(u64::MAX);
-            let deadline_ns =
-                (handshake.deadline_ns).get_or_insert_with(|| now_ns.saturating_add(timeout_ns));
-            if now_ns >= *deadline_ns {
-                let error = Error::Timeout {
-                    fabric: FabricKind::Shm,
-                    operation: "the handshake",
-                    object: format!("peer {:?}", handshake.id),
-                    timeout_ms: timeout_ns / 1_000_000,
-                };
+            if handshake.deadline.is_over(now_ns) {
+                let object = format!("peer {:?}", handshake.id);
+                let error = (handshake.deadline).error(FabricKind::Shm, "the handshake", object);
                 self.fail(index, error);
             } else if matches!(
                 handshake.side,
@@ -287,9 +271,9 @@ impl ShmFabric {
             }
         };
         let handshake = self.handshakes.swap_remove(index);
-        let (rx, news) = match (handshake.side, answer) {
-            (Side::Connecting { ring, .. }, _) => (ring, News::Connected(id, hello.hello)),
-            (Side::Accepting, Some(ring)) => (ring, News::Accepted(id, hello.hello)),
+        let (rx, connected) = match (handshake.side, answer) {
+            (Side::Connecting { ring, .. }, _) => (ring, true),
+            (Side::Accepting, Some(ring)) => (ring, false),
             (Side::Accepting, None) => return,
         };
         let process = credentials.watch();
@@ -326,7 +310,10 @@ impl ShmFabric {
         if let Some(entry) = self.peers.get_mut(id.0) {
             *entry = Some(Box::new(peer));
             self.live.push(id.0);
-            self.news.push_back(news);
+            match connected {
+                true => self.news.connected(id, hello.hello),
+                false => self.news.accepted(id, hello.hello),
+            }
         }
     }
 
@@ -373,7 +360,7 @@ impl ShmFabric {
         let id = handshake.id;
         self.peers.remove(id.0);
         match handshake.side {
-            Side::Connecting { .. } => self.news.push_back(News::Closed(id, error)),
+            Side::Connecting { .. } => self.news.closed(id, error),
             Side::Accepting => tracing::debug!(%error, "shm: a connection came to nothing"),
         }
         // It may not be watched yet; it is closed in any case.

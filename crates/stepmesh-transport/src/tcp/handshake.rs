@@ -16,9 +16,10 @@ use super::frame::{FIRST_LEN_BYTES_MAX, First, Hello};
 use super::peer::Peer;
 use super::receive::Receiver;
 use super::send::Sender;
-use super::{News, TcpFabric, address, socket};
+use super::{TcpFabric, address, socket};
 use crate::error::Error;
-use crate::fabric::{Address, FabricKind, HELLO_LEN_BYTES_MAX, PeerId};
+use crate::fabric::{Address, FabricKind, PeerId};
+use crate::news::{Deadline, check_hello};
 use crate::table::Table;
 
 /// A connection on its way.
@@ -30,9 +31,7 @@ pub(super) struct Handshake {
     /// What has come so far; the peer may go on right behind its hello.
     bytes: [u8; FIRST_LEN_BYTES_MAX],
     len: usize,
-    timeout: Duration,
-    /// Set by the first look after the start, because only looks know the time.
-    deadline_ns: Option<u64>,
+    deadline: Deadline,
 }
 
 /// Which end of the connection this is.
@@ -58,17 +57,11 @@ impl TcpFabric {
             fabric: FabricKind::Tcp,
             reason: "these are no such bytes".to_owned(),
         })?;
-        if hello.len() > HELLO_LEN_BYTES_MAX {
-            return Err(Error::Limit {
-                fabric: FabricKind::Tcp,
-                what: "bytes in a hello",
-                limit: HELLO_LEN_BYTES_MAX as u64,
-            });
-        }
+        let hello = check_hello(FabricKind::Tcp, hello)?;
         let id = self.insert_peer()?;
         let side = Side::Connecting {
             address,
-            hello: hello.to_vec(),
+            hello,
             connected: false,
         };
         let events = epoll::EventFlags::IN | epoll::EventFlags::OUT;
@@ -83,7 +76,7 @@ impl TcpFabric {
             Err(error) => {
                 self.peers.remove(id.0);
                 let error = connecting_failed(address, error);
-                self.news.push_back(News::Closed(id, error));
+                self.news.closed(id, error);
             }
         }
         self.next_check_ns = 0;
@@ -120,20 +113,12 @@ impl TcpFabric {
     pub(super) fn check_handshakes(&mut self, now_ns: u64) {
         for index in (0..self.handshakes.len()).rev() {
             let handshake = &mut self.handshakes[index];
-            let timeout_ns = u64::try_from(handshake.timeout.as_nanos()).unwrap_or(u64::MAX);
-            let deadline_ns =
-                (handshake.deadline_ns).get_or_insert_with(|| now_ns.saturating_add(timeout_ns));
-            if now_ns >= *deadline_ns {
+            if handshake.deadline.is_over(now_ns) {
                 let object = match &handshake.side {
                     Side::Connecting { address, .. } => address.to_string(),
                     Side::Accepting => format!("peer {:?}", handshake.id),
                 };
-                let error = Error::Timeout {
-                    fabric: FabricKind::Tcp,
-                    operation: "the handshake",
-                    object,
-                    timeout_ms: timeout_ns / 1_000_000,
-                };
+                let error = (handshake.deadline).error(FabricKind::Tcp, "the handshake", object);
                 self.fail(index, error);
             }
         }
@@ -263,11 +248,10 @@ impl TcpFabric {
             self.live.push(id.0);
             // What came early is in no socket any more, so no readiness announces it.
             self.ready.push(id.0);
-            self.news.push_back(if accepting {
-                News::Accepted(id, hello.hello)
-            } else {
-                News::Connected(id, hello.hello)
-            });
+            match accepting {
+                true => self.news.accepted(id, hello.hello),
+                false => self.news.connected(id, hello.hello),
+            }
         }
     }
 
@@ -281,7 +265,7 @@ impl TcpFabric {
         let id = handshake.id;
         self.peers.remove(id.0);
         match handshake.side {
-            Side::Connecting { .. } => self.news.push_back(News::Closed(id, error)),
+            Side::Connecting { .. } => self.news.closed(id, error),
             Side::Accepting => tracing::debug!(%error, "tcp: a connection came to nothing"),
         }
         // It is closed in any case.
@@ -297,8 +281,7 @@ impl Handshake {
             side,
             bytes: [0; FIRST_LEN_BYTES_MAX],
             len: 0,
-            timeout,
-            deadline_ns: None,
+            deadline: Deadline::after(timeout),
         }
     }
 }
