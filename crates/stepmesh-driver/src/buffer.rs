@@ -8,7 +8,7 @@ use stepmesh_plugin::abi::memory::{
 };
 use stepmesh_plugin::{AllocKind, AllocRequest, Error, Result, Stream};
 
-use crate::memory::{Block, Origin, foreign_alloc_id, next_alloc_id, signed};
+use crate::memory::{Block, Origin, close_import, foreign_alloc_id, insert_import};
 use crate::shared::Shared;
 use crate::{Answer, Driver, Kind};
 
@@ -45,14 +45,7 @@ impl<D: Driver> Shared<D> {
             AllocKind::HostPinned => Origin::Pinned { raw },
             _ => Origin::Device { raw },
         };
-        let block = Block {
-            len_bytes: request.len_bytes,
-            device: Some(device),
-            kind,
-            flags,
-            alloc_id: next_alloc_id(),
-            origin,
-        };
+        let block = Block::new(request.len_bytes, Some(device), kind, flags, origin);
         if request.rdma && request.kind == AllocKind::Device && facts.has_sync_memops {
             let what = || format!("make copies of {ptr:#x} synchronous for network adapters");
             // SAFETY: the allocation was made above.
@@ -107,7 +100,7 @@ impl<D: Driver> Shared<D> {
 
     /// Gives an allocation back.
     pub(crate) fn free(&self, device: u32, ptr: u64) -> Result<()> {
-        let block = self.table.take_allocation(device, ptr)?;
+        let block = self.table.take_allocation(device, ptr, Origin::is_own)?;
         self.invalidation.notify(block.alloc_id);
         self.give_back(device, &block)
     }
@@ -185,28 +178,23 @@ impl<D: Driver> Shared<D> {
             // SAFETY: the table's contract: a live stream.
             unsafe { driver.alloc_async(len_bytes, stream.raw) }
         })?;
-        let block = Block {
-            len_bytes,
-            device: Some(device),
-            kind: SM_MEMORY_DEVICE,
-            flags: 0,
-            alloc_id: next_alloc_id(),
-            origin: Origin::Pool,
-        };
+        let block = Block::new(len_bytes, Some(device), SM_MEMORY_DEVICE, 0, Origin::Pool);
         self.table.insert(ptr, block);
         Ok(ptr)
     }
 
+    /// Whether an address is in memory of a pool.
+    pub(crate) fn is_pooled(&self, ptr: u64) -> bool {
+        let is_pooled = |_, known: &Block| known.origin == Origin::Pool;
+        self.table.find(ptr, 1, is_pooled).unwrap_or(false)
+    }
+
     pub(crate) fn free_async(&self, device: u32, ptr: u64, stream: Stream) -> Result<()> {
-        let is_pooled = self
-            .table
-            .find(ptr, 1)
-            .is_some_and(|(_, block)| block.origin == Origin::Pool);
-        if !is_pooled {
+        if !self.is_pooled(ptr) {
             self.synchronize_stream(stream, FREE_ASYNC_NS_MAX)?;
             return self.free(device, ptr);
         }
-        let block = self.table.take_allocation(device, ptr)?;
+        let block = self.table.take_allocation(device, ptr, Origin::is_own)?;
         self.invalidation.notify(block.alloc_id);
         let what = || format!("free {ptr:#x} in the order of a stream of device {device}");
         self.on_ending(stream.device, what, |driver| {
@@ -220,7 +208,7 @@ impl<D: Driver> Shared<D> {
     /// - The range is mapped until it is unregistered.
     pub(crate) unsafe fn register(&self, ptr: u64, len: u64, read_only: bool) -> Result<u64> {
         let what = || format!("register {len} bytes of host memory at {ptr:#x}");
-        if self.table.find(ptr, 1).is_some() {
+        if self.table.find(ptr, 1, |_, _| ()).is_some() {
             let message = format!("cannot {}: it is known already", what());
             return Err(Error::new(
                 stepmesh_plugin::abi::Code::AlreadyExists,
@@ -232,20 +220,19 @@ impl<D: Driver> Shared<D> {
             // SAFETY: this method's contract.
             unsafe { driver.register_host(ptr, len, read_only) }
         })?;
-        let block = Block {
-            len_bytes: len,
-            device: None,
-            kind: SM_MEMORY_HOST_REGISTERED,
-            flags: SM_PTR_HOST_ACCESSIBLE | SM_PTR_LOCKED,
-            alloc_id: next_alloc_id(),
-            origin: Origin::Registered,
-        };
+        let block = Block::new(
+            len,
+            None,
+            SM_MEMORY_HOST_REGISTERED,
+            SM_PTR_HOST_ACCESSIBLE | SM_PTR_LOCKED,
+            Origin::Registered,
+        );
         self.table.insert(ptr, block);
         Ok(address)
     }
 
     pub(crate) fn unregister(&self, ptr: u64) -> Result<()> {
-        let is_it = |origin: &Origin| *origin == Origin::Registered;
+        let is_it = |known: &Block| known.origin == Origin::Registered;
         let block = self
             .table
             .take_if(ptr, is_it)
@@ -289,30 +276,27 @@ impl<D: Driver> Shared<D> {
                 "{len} bytes at {offset} are not within the allocation of the handle"
             )));
         }
-        let block = Block {
-            len_bytes: len,
-            device: Some(device),
-            kind: SM_MEMORY_DEVICE,
-            flags: SM_PTR_IMPORTED,
-            alloc_id: next_alloc_id(),
-            origin: Origin::Imported { raw, opened: 1 },
-        };
-        self.table.insert_import(raw + offset, block);
+        let block = Block::new(
+            len,
+            Some(device),
+            SM_MEMORY_DEVICE,
+            SM_PTR_IMPORTED,
+            Origin::Imported { raw, opened: 1 },
+        );
+        insert_import(&self.table, raw + offset, block);
         Ok(raw + offset)
     }
 
     pub(crate) fn close_import(&self, device: u32, ptr: u64) -> Result<()> {
-        let raw = self
-            .table
-            .close_import(ptr)
+        let closed = close_import(&self.table, ptr)
             .ok_or_else(|| Error::not_found(format!("{ptr:#x} is no import")))?;
-        if let Some(alloc_id) = raw.ended {
+        if let Some(alloc_id) = closed.ended {
             self.invalidation.notify(alloc_id);
         }
         let what = || format!("close another process's memory at {ptr:#x}");
         self.on_ending(device, what, |driver| {
             // SAFETY: each import opened it once, and the table counted this one off.
-            unsafe { driver.close_ipc(raw.raw) }
+            unsafe { driver.close_ipc(closed.raw) }
         })
     }
 
@@ -333,7 +317,7 @@ impl<D: Driver> Shared<D> {
             );
             SmPtrAttr {
                 kind: known.kind,
-                device: signed(known.device),
+                device: (known.device).map_or(-1, |device| i32::try_from(device).unwrap_or(-1)),
                 base: known.base,
                 size: known.len_bytes,
                 alloc_id: foreign_alloc_id(known.id),

@@ -135,12 +135,7 @@ impl<D: Driver> Accelerator<D> {
             let message = format!("cannot {what}: not within one allocation");
             return Err(Error::invalid_argument(message));
         }
-        let is_pooled = self
-            .shared
-            .table
-            .find(ptr, 1)
-            .is_some_and(|(_, block)| block.origin == Origin::Pool);
-        if known.kind != SM_MEMORY_DEVICE || is_pooled {
+        if known.kind != SM_MEMORY_DEVICE || self.shared.is_pooled(ptr) {
             let message = format!("cannot {what}: only memory of alloc of the kind device can be");
             return Err(Error::unimplemented(message));
         }
@@ -160,7 +155,7 @@ impl<D: Driver> Ipc for Accelerator<D> {
         self.exportable(device, ptr, len_bytes, &what())?;
         let shared = &self.shared;
         // The driver's allocation may start before ours; its handle is that of its start.
-        let start = match shared.table.find(ptr, 1).map(|(_, block)| block.origin) {
+        let start = match shared.table.find(ptr, 1, |_, block| block.origin) {
             Some(Origin::Device { raw }) => raw,
             Some(_) => {
                 let message = format!("cannot {}: another process's already", what());

@@ -141,7 +141,7 @@ impl<D: Driver> Shared<D> {
     }
 
     fn device_of_copy(&self, request: &CopyRequest) -> u32 {
-        let device_of = |ptr| self.table.find(ptr, 1).and_then(|(_, block)| block.device);
+        let device_of = |ptr| (self.table.find(ptr, 1, |_, block| block.device)).flatten();
         match request.direction {
             Direction::HostToDevice | Direction::PeerToPeer | Direction::DeviceToDevice => {
                 request.dst_device

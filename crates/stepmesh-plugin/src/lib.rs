@@ -11,7 +11,8 @@
 //!   calling thread's `last_error`;
 //! - an instance refuses to work in a forked child, and after `quiesce`.
 //!
-//! A backend whose hardware has no streams of its own finds them in [`software`].
+//! A backend whose hardware has no streams of its own finds them in [`software`]; one that keeps
+//! the table of its memory itself finds that in [`Allocations`].
 //!
 //! A slot for which a backend has no method stays empty ([`Backend::OPTIONAL`]), so that the host
 //! can stand in for it.
@@ -23,7 +24,8 @@
 //! # Threads
 //! Methods take `&self` and are called from any thread at once; the trait asks for `Send + Sync`.
 //!
-//! This crate loads no library, knows no vendor and keeps no state but the host's table.
+//! This crate loads no library, knows no vendor and keeps no state but the host's table and a count of
+//! allocations.
 #![deny(unsafe_code)]
 #![deny(improper_ctypes_definitions)]
 
@@ -46,6 +48,7 @@ pub mod compute {
     mod table;
 }
 
+pub use allocations::{Allocation, Allocations};
 pub use backend::{Backend, Optional};
 pub use error::{Error, Result};
 pub use graph::{Capture, FlagWait, Graph};
@@ -61,6 +64,7 @@ pub use stepmesh_abi as abi;
 pub use table::{note, query, query_exported, table};
 pub use text::text_field;
 
+mod allocations;
 mod backend;
 mod boundary;
 mod error;

@@ -2,14 +2,12 @@
 //! within them. What the kernel is asked for beyond mappings lives in sys.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stepmesh_plugin::abi::Code;
 use stepmesh_plugin::abi::SmPtrAttr;
 use stepmesh_plugin::abi::memory::{
     SM_MEMORY_DEVICE, SM_MEMORY_HOST_PINNED, SM_MEMORY_HOST_REGISTERED, SM_PTR_HOST_ACCESSIBLE,
@@ -20,7 +18,8 @@ use stepmesh_plugin::software::{
     to_u64,
 };
 use stepmesh_plugin::{
-    AllocKind, AllocRequest, Error, Host, Invalidation, IpcExport, LogLevel, Result,
+    AllocKind, AllocRequest, Allocation, Allocations, Error, Host, Invalidation, IpcExport,
+    LogLevel, Result,
 };
 
 use crate::device::Topology;
@@ -32,27 +31,15 @@ pub(crate) struct Memory {
     host: Host,
     topology: Arc<Topology>,
     dir: Option<PathBuf>,
-    tables: RwLock<Tables>,
+    allocations: Allocations<Backing>,
+    chunks: Mutex<Chunks>,
     lock_failure_logged: AtomicBool,
     invalidation: Invalidation,
 }
 
+/// Files whose pages small allocations share.
 #[derive(Debug, Default)]
-struct Tables {
-    // By first address. Ranges do not overlap.
-    blocks: BTreeMap<u64, Block>,
-    chunks: Vec<Chunk>,
-}
-
-#[derive(Debug)]
-struct Block {
-    len_bytes: u64,
-    device: Option<u32>,
-    kind: u32,
-    flags: u64,
-    alloc_id: u64,
-    backing: Backing,
-}
+struct Chunks(Vec<Chunk>);
 
 #[derive(Debug)]
 enum Backing {
@@ -94,7 +81,8 @@ impl Memory {
             host,
             topology,
             dir,
-            tables: RwLock::default(),
+            allocations: Allocations::default(),
+            chunks: Mutex::default(),
             lock_failure_logged: AtomicBool::new(false),
             invalidation: Invalidation::default(),
         }
@@ -141,149 +129,80 @@ impl Memory {
         if kind == SM_MEMORY_HOST_PINNED && self.lock_pages(&backing) {
             flags |= SM_PTR_LOCKED;
         }
-        let len_bytes = request.len_bytes;
-        let device = Some(device);
-        let block = Block {
-            len_bytes,
-            device,
-            kind,
-            flags,
-            alloc_id: next_alloc_id(),
-            backing,
-        };
-        self.write().blocks.insert(to_u64(addr), block);
-        Ok(to_u64(addr))
+        let ptr = to_u64(addr);
+        let allocation = Allocation::new(request.len_bytes, Some(device), kind, flags, backing);
+        self.allocations.insert(ptr, allocation);
+        Ok(ptr)
     }
 
-    /// Takes an allocation out. The pages go once this is dropped.
     pub(crate) fn free(&self, device: u32, ptr: u64) -> Result<()> {
-        let mut tables = self.write();
-        let not_allocated = |what: &str| {
-            Err(Error::invalid_argument(format!(
-                "cannot free {ptr:#x} on device {device}: {what}"
-            )))
-        };
-        let block = match tables.find(ptr, 1) {
-            None => return not_allocated("no allocation is there"),
-            Some((base, _)) if base != ptr => {
-                return not_allocated(&format!("it lies within the allocation at {base:#x}"));
-            }
-            Some((_, block)) => block,
-        };
-        if block.device != Some(device) {
-            return not_allocated("it belongs to another device or to none");
-        }
-        if !matches!(block.backing, Backing::File(_) | Backing::Chunk { .. }) {
-            return not_allocated("it was imported or registered, not allocated");
-        }
-        let block = tables.blocks.remove(&ptr);
-        drop(tables);
-        let Some(block) = block else {
-            return Ok(());
-        };
+        let is_own =
+            |backing: &Backing| matches!(backing, Backing::File(_) | Backing::Chunk { .. });
+        let freed = self.allocations.take_allocation(device, ptr, is_own)?;
         // Before anyone can get the range again.
-        self.invalidation.notify(block.alloc_id);
-        let emptied = self.write().give_small(&block.backing);
+        self.invalidation.notify(freed.alloc_id);
+        let emptied = self.chunks().give(&freed.origin);
         // Unmapping takes its time; no one need wait for it.
-        drop((block, emptied));
+        drop((freed, emptied));
         Ok(())
     }
 
     pub(crate) fn attributes(&self, ptr: u64) -> SmPtrAttr {
-        let tables = self.read();
-        let Some((base, block)) = tables.find(ptr, 1) else {
-            return SmPtrAttr::new();
-        };
-        SmPtrAttr {
-            kind: block.kind,
-            device: block
-                .device
-                .map_or(-1, |device| i32::try_from(device).unwrap_or(-1)),
-            base,
-            size: block.len_bytes,
-            alloc_id: block.alloc_id,
-            flags: block.flags,
-            ..SmPtrAttr::new()
-        }
+        self.allocations.attributes(ptr).unwrap_or_default()
     }
 
     pub(crate) fn register(&self, ptr: u64, len_bytes: u64) -> Result<u64> {
-        if ptr.checked_add(len_bytes).is_none() {
-            let message = format!("cannot register {len_bytes} bytes at {ptr:#x}: past the end");
-            return Err(Error::invalid_argument(message));
-        }
-        let mut tables = self.write();
-        if let Some(base) = tables.first_overlap(ptr, len_bytes) {
-            let message = format!("memory at {ptr:#x} overlaps what is known at {base:#x}");
-            return Err(Error::new(Code::AlreadyExists, message));
-        }
-        let mut flags = SM_PTR_HOST_ACCESSIBLE;
-        match sys::lock_range(to_addr(ptr), to_addr(len_bytes)) {
-            Ok(()) => flags |= SM_PTR_LOCKED,
-            Err(error) => self.log_lock_failure(&error),
-        }
-        let kind = SM_MEMORY_HOST_REGISTERED;
-        let backing = Backing::Registered;
-        let alloc_id = next_alloc_id();
-        tables.blocks.insert(
-            ptr,
-            Block {
-                len_bytes,
-                device: None,
-                kind,
-                flags,
-                alloc_id,
-                backing,
-            },
-        );
+        self.allocations.insert_apart(ptr, len_bytes, || {
+            let mut flags = SM_PTR_HOST_ACCESSIBLE;
+            match sys::lock_range(to_addr(ptr), to_addr(len_bytes)) {
+                Ok(()) => flags |= SM_PTR_LOCKED,
+                Err(error) => self.log_lock_failure(&error),
+            }
+            let kind = SM_MEMORY_HOST_REGISTERED;
+            Allocation::new(len_bytes, None, kind, flags, Backing::Registered)
+        })?;
         Ok(ptr)
     }
 
     pub(crate) fn unregister(&self, ptr: u64) -> Result<()> {
-        let mut tables = self.write();
-        let is_registered = |block: &&Block| matches!(block.backing, Backing::Registered);
-        let Some(block) = tables.blocks.get(&ptr).filter(is_registered) else {
-            return Err(Error::not_found(format!("{ptr:#x} is not registered")));
-        };
-        if block.flags & SM_PTR_LOCKED != 0 {
-            sys::unlock_range(to_addr(ptr), to_addr(block.len_bytes));
-        }
-        let alloc_id = block.alloc_id;
-        tables.blocks.remove(&ptr);
-        drop(tables);
-        self.invalidation.notify(alloc_id);
+        let unregistered = self.allocations.take_if(ptr, |known| {
+            let is_registered = matches!(known.origin, Backing::Registered);
+            // While nobody can register it anew.
+            if is_registered && known.flags & SM_PTR_LOCKED != 0 {
+                sys::unlock_range(to_addr(ptr), to_addr(known.len_bytes));
+            }
+            is_registered
+        });
+        let unregistered =
+            unregistered.ok_or_else(|| Error::not_found(format!("{ptr:#x} is not registered")))?;
+        self.invalidation.notify(unregistered.alloc_id);
         Ok(())
     }
 
     pub(crate) fn export(&self, device: u32, ptr: u64, len_bytes: u64) -> Result<IpcExport> {
         let what = || format!("cannot export {len_bytes} bytes at {ptr:#x} of device {device}");
-        let tables = self.read();
-        let Some((base, block)) = tables.find(ptr, len_bytes) else {
-            return Err(Error::invalid_argument(format!(
-                "{}: not in one allocation",
-                what()
-            )));
-        };
-        let (memory, start) = match &block.backing {
-            Backing::File(memory) => (memory, 0),
-            Backing::Chunk { memory, offset, .. } => (memory, *offset),
-            Backing::Registered | Backing::Imported { .. } => {
-                return Err(Error::unimplemented(format!(
-                    "{}: not allocated here",
-                    what()
-                )));
+        let found = self.allocations.find(ptr, len_bytes, |base, known| {
+            let (memory, start) = match &known.origin {
+                Backing::File(memory) => (memory, 0),
+                Backing::Chunk { memory, offset, .. } => (memory, *offset),
+                Backing::Registered | Backing::Imported { .. } => {
+                    let message = format!("{}: not allocated here", what());
+                    return Err(Error::unimplemented(message));
+                }
+            };
+            if known.device != Some(device) {
+                let message = format!("{}: another device's", what());
+                return Err(Error::invalid_argument(message));
             }
-        };
-        if block.device != Some(device) {
-            return Err(Error::invalid_argument(format!(
-                "{}: another device's",
-                what()
-            )));
-        }
+            Ok((Arc::clone(memory), to_u64(start) + (ptr - base)))
+        });
+        let (memory, offset_bytes) = found.unwrap_or_else(|| {
+            let message = format!("{}: not in one allocation", what());
+            Err(Error::invalid_argument(message))
+        })?;
         let fd = memory.file.try_clone().context(|| {
             format!("export {len_bytes} bytes at {ptr:#x} of device {device}: duplicate the file")
         })?;
-        let offset_bytes = to_u64(start) + (ptr - base);
         Ok(IpcExport::Fd {
             fd,
             offset_bytes,
@@ -314,50 +233,39 @@ impl Memory {
         let mapped_len = to_addr(len_bytes + skip).next_multiple_of(page_len());
         let mapping = Mapping::shared(fd, offset_bytes - skip, mapped_len, 1).context(what)?;
         let ptr = to_u64(mapping.addr()) + skip;
-        let block = Block {
-            len_bytes,
-            device: Some(device),
-            kind: SM_MEMORY_DEVICE,
-            flags: SM_PTR_HOST_ACCESSIBLE | SM_PTR_IMPORTED,
-            alloc_id: next_alloc_id(),
-            backing: Backing::Imported { _mapping: mapping },
-        };
-        self.write().blocks.insert(ptr, block);
+        let flags = SM_PTR_HOST_ACCESSIBLE | SM_PTR_IMPORTED;
+        let backing = Backing::Imported { _mapping: mapping };
+        let imported = Allocation::new(len_bytes, Some(device), SM_MEMORY_DEVICE, flags, backing);
+        self.allocations.insert(ptr, imported);
         Ok(ptr)
     }
 
     pub(crate) fn close_import(&self, ptr: u64) -> Result<()> {
-        let mut tables = self.write();
-        let is_import = |block: &Block| matches!(block.backing, Backing::Imported { .. });
-        if !tables.blocks.get(&ptr).is_some_and(is_import) {
-            return Err(Error::not_found(format!("{ptr:#x} is no import")));
-        }
-        let block = tables.blocks.remove(&ptr);
-        drop(tables);
-        if let Some(block) = &block {
-            self.invalidation.notify(block.alloc_id);
-        }
-        // Unmapping takes its time; no one need wait for it.
-        drop(block);
+        let is_import =
+            |known: &Allocation<Backing>| matches!(known.origin, Backing::Imported { .. });
+        let closed = (self.allocations.take_if(ptr, is_import))
+            .ok_or_else(|| Error::not_found(format!("{ptr:#x} is no import")))?;
+        // Unmapped at the end of this, with no lock held.
+        self.invalidation.notify(closed.alloc_id);
         Ok(())
     }
 
     fn alloc_small(&self, device: u32, len: usize, align: usize) -> Result<(usize, Backing)> {
         let align = align.max(page_len());
-        if let Some(found) = self.write().take_small(device, len, align) {
+        if let Some(found) = self.chunks().take(device, len, align) {
             return Ok(found);
         }
         // The lock is not held while pages come; should two threads do this at once there is one
         // chunk more than need be.
         let memory = Arc::new(self.file_memory(device, CHUNK_LEN, SMALL_LEN_MAX)?);
-        let mut tables = self.write();
-        tables.chunks.push(Chunk {
+        let mut chunks = self.chunks();
+        chunks.0.push(Chunk {
             device,
             memory,
             free: FreeRanges::new(CHUNK_LEN),
         });
-        tables
-            .take_small(device, len, align)
+        chunks
+            .take(device, len, align)
             .ok_or_else(|| Error::internal(format!("a new chunk has no room for {len} bytes")))
     }
 
@@ -426,42 +334,15 @@ impl Memory {
         }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Tables> {
-        // Each change of the tables is one insert or remove, so they are whole after a panic.
-        self.tables.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Tables> {
-        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    fn chunks(&self) -> MutexGuard<'_, Chunks> {
+        // Nothing in it panics between two changes that belong together.
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Tables {
-    /// The block that holds all of a range.
-    fn find(&self, ptr: u64, len_bytes: u64) -> Option<(u64, &Block)> {
-        let (&base, block) = self.blocks.range(..=ptr).next_back()?;
-        let end = (ptr - base).checked_add(len_bytes)?;
-        (end <= block.len_bytes).then_some((base, block))
-    }
-
-    fn first_overlap(&self, ptr: u64, len_bytes: u64) -> Option<u64> {
-        let (&base, block) = self
-            .blocks
-            .range(..ptr.saturating_add(len_bytes))
-            .next_back()?;
-        (base.saturating_add(block.len_bytes) > ptr).then_some(base)
-    }
-
-    fn take_small(
-        &mut self,
-        device: u32,
-        len_bytes: usize,
-        align: usize,
-    ) -> Option<(usize, Backing)> {
-        let chunks = self
-            .chunks
-            .iter_mut()
-            .filter(|chunk| chunk.device == device);
+impl Chunks {
+    fn take(&mut self, device: u32, len_bytes: usize, align: usize) -> Option<(usize, Backing)> {
+        let chunks = self.0.iter_mut().filter(|chunk| chunk.device == device);
         for chunk in chunks {
             if let Some(offset) = chunk.free.take(len_bytes, align) {
                 let memory = Arc::clone(&chunk.memory);
@@ -481,7 +362,7 @@ impl Tables {
 
     /// Gives the pages of a small block back; answers the chunk if that was its last and it is not
     /// the only one of its device.
-    fn give_small(&mut self, backing: &Backing) -> Option<Chunk> {
+    fn give(&mut self, backing: &Backing) -> Option<Chunk> {
         let Backing::Chunk {
             memory,
             offset,
@@ -491,27 +372,16 @@ impl Tables {
             return None;
         };
         let is_it = |chunk: &Chunk| Arc::ptr_eq(&chunk.memory, memory);
-        let idx = self.chunks.iter().position(is_it)?;
-        let chunk = &mut self.chunks[idx];
+        let idx = self.0.iter().position(is_it)?;
+        let chunk = &mut self.0[idx];
         chunk.free.give(*offset, *len_bytes);
         let device = chunk.device;
         let is_spare = chunk.free.is_whole()
-            && self
-                .chunks
-                .iter()
-                .filter(|chunk| chunk.device == device)
-                .count()
-                > 1;
-        is_spare.then(|| self.chunks.swap_remove(idx))
+            && self.0.iter().filter(|chunk| chunk.device == device).count() > 1;
+        is_spare.then(|| self.0.swap_remove(idx))
     }
 }
 
-fn next_alloc_id() -> u64 {
-    ALLOC_ID.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Counts allocations of the process, so that no number comes twice, whatever the instance.
-static ALLOC_ID: AtomicU64 = AtomicU64::new(1);
 /// Largest allocation: half of the address space that a process has on any machine of today.
 const ALLOC_LEN_MAX: usize = 1 << 46;
 /// Largest alignment: a huge page of the largest kind.

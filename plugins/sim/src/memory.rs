@@ -3,24 +3,22 @@
 //! a device's bytes really are.
 #![expect(unsafe_code, reason = "copies memory that submitters vouched for")]
 
-use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FallocateFlags;
+use stepmesh_plugin::abi::SmPtrAttr;
 use stepmesh_plugin::abi::memory::{
     SM_MEMORY_DEVICE, SM_MEMORY_HOST_PINNED, SM_MEMORY_HOST_REGISTERED, SM_PTR_HOST_ACCESSIBLE,
     SM_PTR_IMPORTED, SM_PTR_SHAREABLE,
 };
-use stepmesh_plugin::abi::{Code, SmPtrAttr};
 use stepmesh_plugin::software::{
     FreeRanges, Mapping, OsContext as _, copy, file_len, fill, memory_file, page_len, seal_size,
     to_addr, to_u64,
 };
 use stepmesh_plugin::{
-    AllocKind, AllocRequest, CopyRequest, Direction, DmabufExport, Error, FillRequest,
-    Invalidation, IpcExport, Result,
+    AllocKind, AllocRequest, Allocation, Allocations, CopyRequest, Direction, DmabufExport, Error,
+    FillRequest, Invalidation, IpcExport, Result,
 };
 
 use crate::dmabuf::Driver;
@@ -29,8 +27,7 @@ use crate::dmabuf::Driver;
 #[derive(Debug)]
 pub(crate) struct Memory {
     devices: Vec<DeviceMemory>,
-    // By first address. Ranges do not overlap.
-    blocks: RwLock<BTreeMap<u64, Block>>,
+    allocations: Allocations<Backing>,
     pub(crate) dmabufs: Driver,
     pub(crate) invalidation: Invalidation,
 }
@@ -50,16 +47,6 @@ struct DeviceMemory {
 struct Free {
     ranges: FreeRanges,
     len_bytes: u64,
-}
-
-#[derive(Debug)]
-struct Block {
-    len_bytes: u64,
-    device: Option<u32>,
-    kind: u32,
-    flags: u64,
-    alloc_id: u64,
-    backing: Backing,
 }
 
 #[derive(Debug)]
@@ -101,7 +88,7 @@ impl Memory {
         });
         Ok(Self {
             devices: devices.collect::<Result<_>>()?,
-            blocks: RwLock::default(),
+            allocations: Allocations::default(),
             dmabufs: Driver::open(),
             invalidation: Invalidation::default(),
         })
@@ -136,122 +123,61 @@ impl Memory {
                 ));
             }
         };
-        let block = Block {
-            len_bytes: request.len_bytes,
-            device: Some(device),
-            kind,
-            flags,
-            alloc_id: next_alloc_id(),
-            backing,
-        };
-        self.write().insert(ptr, block);
+        let allocation = Allocation::new(request.len_bytes, Some(device), kind, flags, backing);
+        self.allocations.insert(ptr, allocation);
         Ok(ptr)
     }
 
     /// Gives an allocation back.
     pub(crate) fn free(&self, device: u32, ptr: u64) -> Result<()> {
-        let mut blocks = self.write();
-        let refuse = |what: &str| {
-            Err(Error::invalid_argument(format!(
-                "cannot free {ptr:#x} on device {device}: {what}"
-            )))
-        };
-        match find(&blocks, ptr, 1) {
-            None => return refuse("no allocation is there"),
-            Some((base, _)) if base != ptr => {
-                return refuse(&format!("it lies within the allocation at {base:#x}"));
-            }
-            Some((_, block)) => match block.backing {
-                Backing::Registered | Backing::Imported { .. } => {
-                    return refuse("it was imported or registered, not allocated");
-                }
-                _ if block.device != Some(device) => {
-                    return refuse("it belongs to another device");
-                }
-                Backing::Device { .. } | Backing::Pinned { .. } => {}
-            },
-        }
-        let block = blocks.remove(&ptr);
-        drop(blocks);
-        let Some(block) = block else {
-            return Ok(());
-        };
-        self.invalidation.notify(block.alloc_id);
-        if let Backing::Device { offset, len_bytes } = block.backing {
+        let is_own =
+            |backing: &Backing| matches!(backing, Backing::Device { .. } | Backing::Pinned { .. });
+        let freed = self.allocations.take_allocation(device, ptr, is_own)?;
+        self.invalidation.notify(freed.alloc_id);
+        if let Backing::Device { offset, len_bytes } = freed.origin {
             self.device(device)?.give(offset, len_bytes);
         }
         Ok(())
     }
 
     pub(crate) fn attributes(&self, ptr: u64) -> SmPtrAttr {
-        let blocks = self.read();
-        let Some((base, block)) = find(&blocks, ptr, 1) else {
-            return SmPtrAttr::new();
-        };
-        SmPtrAttr {
-            kind: block.kind,
-            device: block
-                .device
-                .map_or(-1, |device| i32::try_from(device).unwrap_or(-1)),
-            base,
-            size: block.len_bytes,
-            alloc_id: block.alloc_id,
-            flags: block.flags,
-            ..SmPtrAttr::new()
-        }
+        self.allocations.attributes(ptr).unwrap_or_default()
     }
 
     pub(crate) fn register(&self, ptr: u64, len_bytes: u64) -> Result<u64> {
-        let Some(end) = ptr.checked_add(len_bytes) else {
-            let message = format!("cannot register {len_bytes} bytes at {ptr:#x}: past the end");
-            return Err(Error::invalid_argument(message));
-        };
-        let mut blocks = self.write();
-        let before = blocks.range(..end).next_back();
-        if let Some((base, block)) = before
-            && base.saturating_add(block.len_bytes) > ptr
-        {
-            let message = format!("memory at {ptr:#x} overlaps what is known at {base:#x}");
-            return Err(Error::new(Code::AlreadyExists, message));
-        }
-        let block = Block {
-            len_bytes,
-            device: None,
-            kind: SM_MEMORY_HOST_REGISTERED,
-            flags: SM_PTR_HOST_ACCESSIBLE,
-            alloc_id: next_alloc_id(),
-            backing: Backing::Registered,
-        };
-        blocks.insert(ptr, block);
+        let (kind, flags) = (SM_MEMORY_HOST_REGISTERED, SM_PTR_HOST_ACCESSIBLE);
+        let registered = || Allocation::new(len_bytes, None, kind, flags, Backing::Registered);
+        self.allocations.insert_apart(ptr, len_bytes, registered)?;
         Ok(ptr)
     }
 
     pub(crate) fn unregister(&self, ptr: u64) -> Result<()> {
         let is_registered = |backing: &Backing| matches!(backing, Backing::Registered);
-        self.remove(ptr, is_registered)
+        self.end(ptr, is_registered)
             .ok_or_else(|| Error::not_found(format!("{ptr:#x} is not registered")))
     }
 
     pub(crate) fn export(&self, device: u32, ptr: u64, len_bytes: u64) -> Result<IpcExport> {
         let what = || format!("export {len_bytes} bytes at {ptr:#x} of device {device}");
-        let blocks = self.read();
-        let Some((base, block)) = find(&blocks, ptr, len_bytes) else {
+        let found = self.allocations.find(ptr, len_bytes, |base, known| {
+            if known.device != Some(device) {
+                let message = format!("cannot {}: another device's", what());
+                return Err(Error::invalid_argument(message));
+            }
+            let Backing::Pinned { file, .. } = &known.origin else {
+                let message = format!("cannot {}: only pinned memory can be shared", what());
+                return Err(Error::unimplemented(message));
+            };
+            Ok(IpcExport::Fd {
+                fd: file.try_clone().context(what)?,
+                offset_bytes: ptr - base,
+                len_bytes,
+                mappable: true,
+            })
+        });
+        found.unwrap_or_else(|| {
             let message = format!("cannot {}: not in one allocation", what());
-            return Err(Error::invalid_argument(message));
-        };
-        if block.device != Some(device) {
-            let message = format!("cannot {}: another device's", what());
-            return Err(Error::invalid_argument(message));
-        }
-        let Backing::Pinned { file, .. } = &block.backing else {
-            let message = format!("cannot {}: only pinned memory can be shared", what());
-            return Err(Error::unimplemented(message));
-        };
-        Ok(IpcExport::Fd {
-            fd: file.try_clone().context(what)?,
-            offset_bytes: ptr - base,
-            len_bytes,
-            mappable: true,
+            Err(Error::invalid_argument(message))
         })
     }
 
@@ -265,23 +191,23 @@ impl Memory {
         let refuse = |what: &str| {
             format!("cannot export {len_bytes} bytes at {ptr:#x} of device {device}: {what}")
         };
-        let blocks = self.read();
-        let (base, block) = find(&blocks, ptr, len_bytes)
-            .ok_or_else(|| Error::invalid_argument(refuse("not in one allocation")))?;
-        let (file, offset) = match &block.backing {
-            Backing::Registered | Backing::Imported { .. } => {
-                return Err(Error::unimplemented(refuse("not allocated here")));
-            }
-            _ if block.device != Some(device) => {
-                return Err(Error::invalid_argument(refuse("another device's")));
-            }
-            Backing::Device { offset, .. } => (&self.device(device)?.file, to_u64(*offset)),
-            Backing::Pinned { file, .. } => (file, 0),
-        };
-        // Both kinds start at a page and have whole pages, so those of a part are not another's.
-        let page_len = to_u64(page_len());
-        self.dmabufs
-            .export(file, offset + (ptr - base), len_bytes, page_len)
+        let found = self.allocations.find(ptr, len_bytes, |base, known| {
+            let (file, offset) = match &known.origin {
+                Backing::Registered | Backing::Imported { .. } => {
+                    return Err(Error::unimplemented(refuse("not allocated here")));
+                }
+                _ if known.device != Some(device) => {
+                    return Err(Error::invalid_argument(refuse("another device's")));
+                }
+                Backing::Device { offset, .. } => (&self.device(device)?.file, to_u64(*offset)),
+                Backing::Pinned { file, .. } => (file, 0),
+            };
+            // Both kinds start at a page and have whole pages, so those of a part are not another's.
+            let page_len = to_u64(page_len());
+            self.dmabufs
+                .export(file, offset + (ptr - base), len_bytes, page_len)
+        });
+        found.unwrap_or_else(|| Err(Error::invalid_argument(refuse("not in one allocation"))))
     }
 
     /// Maps memory that another process exported: pinned, and so here.
@@ -303,28 +229,25 @@ impl Memory {
         let mapped_len = to_addr(len_bytes + skip).next_multiple_of(page_len());
         let mapping = Mapping::shared(file, offset_bytes - skip, mapped_len, 1).context(what)?;
         let ptr = to_u64(mapping.addr()) + skip;
-        let block = Block {
-            len_bytes,
-            device: Some(device),
-            kind: SM_MEMORY_HOST_PINNED,
-            flags: SM_PTR_HOST_ACCESSIBLE | SM_PTR_IMPORTED,
-            alloc_id: next_alloc_id(),
-            backing: Backing::Imported { _mapping: mapping },
-        };
-        self.write().insert(ptr, block);
+        let (kind, flags) = (
+            SM_MEMORY_HOST_PINNED,
+            SM_PTR_HOST_ACCESSIBLE | SM_PTR_IMPORTED,
+        );
+        let backing = Backing::Imported { _mapping: mapping };
+        let imported = Allocation::new(len_bytes, Some(device), kind, flags, backing);
+        self.allocations.insert(ptr, imported);
         Ok(ptr)
     }
 
     pub(crate) fn close_import(&self, ptr: u64) -> Result<()> {
         let is_import = |backing: &Backing| matches!(backing, Backing::Imported { .. });
-        self.remove(ptr, is_import)
+        self.end(ptr, is_import)
             .ok_or_else(|| Error::not_found(format!("{ptr:#x} is no import")))
     }
 
     /// Whose memory a copy touches: the written side's, else the read side's, else no one's.
     pub(crate) fn device_of_copy(&self, request: &CopyRequest) -> Option<u32> {
-        let blocks = self.read();
-        let device = |ptr| find(&blocks, ptr, 1).and_then(|(_, block)| block.device);
+        let device = |ptr| (self.allocations.find(ptr, 1, |_, known| known.device)).flatten();
         device(request.dst).or_else(|| device(request.src))
     }
 
@@ -345,11 +268,10 @@ impl Memory {
             return Ok(ptr);
         }
         let place = self.place(ptr, len_bytes)?;
-        let blocks = self.read();
-        let block = find(&blocks, ptr, len_bytes).map(|(_, block)| block);
-        let reaches = block
-            .is_some_and(|block| block.kind != SM_MEMORY_DEVICE || block.device == Some(device));
-        if reaches {
+        let reaches = self.allocations.find(ptr, len_bytes, |_, known| {
+            known.kind != SM_MEMORY_DEVICE || known.device == Some(device)
+        });
+        if reaches == Some(true) {
             return Ok(place.addr);
         }
         Err(Error::invalid_argument(format!(
@@ -427,15 +349,16 @@ impl Memory {
             let addr = ptr;
             return Ok(Place { addr, device: None });
         };
-        let blocks = self.read();
-        let Some((_, block)) = find(&blocks, ptr, len_bytes) else {
+        let device = self
+            .allocations
+            .find(ptr, len_bytes, |_, known| known.device);
+        let Some(device) = device else {
             return Err(Error::invalid_argument(format!(
                 "{len_bytes} bytes at {ptr:#x} are not within a live allocation of a simulated \
                  device"
             )));
         };
         let addr = to_u64(memory.alias.addr()) + (ptr - to_u64(memory.address.addr()));
-        let device = block.device;
         Ok(Place { addr, device })
     }
 
@@ -474,24 +397,11 @@ impl Memory {
         memory.ok_or_else(|| Error::invalid_argument(format!("device {device} does not exist")))
     }
 
-    fn remove(&self, ptr: u64, is_it: impl Fn(&Backing) -> bool) -> Option<()> {
-        let mut blocks = self.write();
-        blocks.get(&ptr).filter(|block| is_it(&block.backing))?;
-        let block = blocks.remove(&ptr)?;
-        drop(blocks);
-        self.invalidation.notify(block.alloc_id);
-        // Unmapping takes its time; no one need wait for it.
-        drop(block);
+    fn end(&self, ptr: u64, is_it: impl Fn(&Backing) -> bool) -> Option<()> {
+        let ended = (self.allocations).take_if(ptr, |known| is_it(&known.origin))?;
+        // Unmapped at the end of this, with no lock held.
+        self.invalidation.notify(ended.alloc_id);
         Some(())
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Block>> {
-        // Each change is one insert or remove, so the table is whole after a panic.
-        self.blocks.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Block>> {
-        self.blocks.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -535,23 +445,10 @@ fn alloc_pinned(request: &AllocRequest) -> Result<(u64, Backing)> {
     ))
 }
 
-/// The block that holds all of a range.
-fn find(blocks: &BTreeMap<u64, Block>, ptr: u64, len_bytes: u64) -> Option<(u64, &Block)> {
-    let (&base, block) = blocks.range(..=ptr).next_back()?;
-    let end = (ptr - base).checked_add(len_bytes)?;
-    (end <= block.len_bytes).then_some((base, block))
-}
-
 fn owner(device: Option<u32>) -> String {
     device.map_or_else(|| "the host".into(), |device| format!("device {device}"))
 }
 
-fn next_alloc_id() -> u64 {
-    ALLOC_ID.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Counts allocations of the process, so that no number comes twice, whatever the instance.
-static ALLOC_ID: AtomicU64 = AtomicU64::new(1);
 /// Largest alignment: a huge page of the largest kind. A device's first address has it.
 const ALIGN_MAX: usize = 1 << 30;
 /// Largest pinned allocation: pages are taken when they are written, so that this is no more than a

@@ -16,7 +16,7 @@
 //! Everything may be used from any thread.
 //!
 //! # What it does not do
-//! It keeps no table of allocations: who owns which address is the backend's.
+//! It keeps no table of allocations: that is [`Allocations`](crate::Allocations).
 
 pub use event::Event;
 pub use free_ranges::FreeRanges;
