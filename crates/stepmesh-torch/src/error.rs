@@ -66,6 +66,13 @@ pub enum Error {
         /// What is wrong.
         fault: String,
     },
+    /// A device of torch that [`TorchBackend`](crate::TorchBackend) does not serve.
+    #[cfg(feature = "lazy")]
+    #[error("a lazy backend on {device:?}: only the CPU and CUDA devices (ROCm's too) are served")]
+    UnservedDevice {
+        /// The device.
+        device: Device,
+    },
     /// libtorch threw.
     #[error("{operation}: {message}")]
     Torch {

@@ -23,6 +23,8 @@
 //! libtorch; torch-sys does, from `LIBTORCH`.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "lazy")]
+mod backend;
 #[cfg(feature = "torch")]
 mod device;
 #[cfg(feature = "torch")]
@@ -42,6 +44,8 @@ mod sys;
 #[cfg(feature = "torch")]
 mod tensor;
 
+#[cfg(feature = "lazy")]
+pub use backend::TorchBackend;
 #[cfg(feature = "torch")]
 pub use device::{register_cuda, torch_device};
 #[cfg(feature = "torch")]

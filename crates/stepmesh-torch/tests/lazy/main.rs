@@ -6,6 +6,7 @@
     reason = "helpers of tests may, as tests themselves do"
 )]
 
+mod collision;
 mod counters;
 mod ops;
 mod refused;
@@ -15,7 +16,8 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use stepmesh_core::Backend;
 use stepmesh_core::config::Config;
-use stepmesh_torch::lazy;
+use stepmesh_lazy::{LazyBackend, LazyDevice, Options};
+use stepmesh_torch::{TorchBackend, lazy};
 use tch::{Device, Kind, Tensor};
 
 /// Who computes.
@@ -41,12 +43,7 @@ impl Turn {
         static TURNS: Mutex<()> = Mutex::new(());
         let turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         REGISTERED.call_once(|| {
-            let config = Config {
-                backend: "cpu".into(),
-                ..Config::default()
-            };
-            let backend = Backend::open(&config).unwrap();
-            lazy::register(&backend.devices()).unwrap();
+            lazy::register(&cpu().devices()).unwrap();
         });
         if mode != Mode::Eager {
             lazy::use_reference(mode == Mode::Reference).unwrap();
@@ -69,6 +66,23 @@ impl Turn {
             lazy::mark_step(0, true).unwrap();
         }
     }
+}
+
+fn cpu() -> Backend {
+    let config = Config {
+        backend: "cpu".into(),
+        ..Config::default()
+    };
+    Backend::open(&config).unwrap()
+}
+
+/// stepmesh-lazy alone, without PyTorch's core: on the cpu plugin, and served by torch.
+fn alone() -> [(&'static str, LazyDevice); 2] {
+    let torch = TorchBackend::new(&[Device::Cpu]).unwrap();
+    let name = torch.get_backend_devices()[0];
+    let torch = LazyDevice::new(std::sync::Arc::new(torch), name, Options::default());
+    let plugin = LazyDevice::open(&cpu().device(0).unwrap(), Options::default());
+    [("alone", plugin.unwrap()), ("by torch", torch.unwrap())]
 }
 
 /// The value on the host.
