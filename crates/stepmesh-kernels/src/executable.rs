@@ -15,7 +15,7 @@ use crate::scratch::{Lines, Scratch};
 #[derive(Debug)]
 pub struct Executable {
     plan: Plan,
-    constants: Lines,
+    constants: Vec<Lines>,
     scratch: Scratch,
     threads_max: usize,
     arch: Arch,
@@ -28,7 +28,8 @@ impl Executable {
     /// `Invalid` if intermediate values are more than a process can have.
     pub fn compile(graph: &Graph, options: &CompileOptions) -> Result<Self, Error> {
         let mut plan = compile(graph)?;
-        let constants = Lines::of(&std::mem::take(&mut plan.constants));
+        let constants = std::mem::take(&mut plan.constants);
+        let constants = constants.iter().map(|bytes| Lines::of(bytes)).collect();
         let threads = usize::try_from(options.threads_max).unwrap_or(usize::MAX);
         Ok(Self {
             plan,
@@ -77,9 +78,8 @@ impl Executable {
         regions.clear();
         regions.extend_from_slice(&args[..buffers.args.len()]);
         regions.extend_from_slice(&results[..buffers.results.len()]);
-        let constants = self.constants.region();
-        let constant_parts = buffers.constants.iter();
-        regions.extend(constant_parts.map(|(offset, len)| constants.part(*offset, *len)));
+        let constants = self.constants.iter().zip(&buffers.constants);
+        regions.extend(constants.map(|(lines, len)| lines.region().part(0, *len)));
         let parts = buffers.parts.iter();
         regions.extend(parts.map(|part| own.part(part.offset, part.len_bytes)));
         let lent = Lent {

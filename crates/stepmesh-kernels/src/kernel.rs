@@ -8,12 +8,13 @@
 #![forbid(unsafe_code)]
 
 use pulp::Arch;
+use stepmesh_fusion::Fold;
 
 use crate::memory::{Region, finish_writes};
 use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::tile::{
-    Access, Class, Fold, Frame, Instr, Reduced, Reg, RegisterNeeds, Registers, TILE, accumulate,
+    Access, Class, Frame, Instr, Reduced, Reg, RegisterNeeds, Registers, TILE, accumulate,
     accumulate_columns, run,
 };
 

@@ -1,10 +1,6 @@
 //! Numbers of 16 bits, to and from f32, written so that the compiler vectorises them.
 #![forbid(unsafe_code)]
 
-use stepmesh_graph::{DType, float8};
-
-use crate::tile::Scalar;
-
 /// An IEEE half as f32.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
@@ -56,26 +52,6 @@ pub(crate) fn f32_to_bf16(value: f32) -> u16 {
     let quiet = (word >> 16) | 0x40;
     let bits = if value.is_nan() { quiet } else { rounded };
     bits as u16
-}
-
-/// The number of an element's bits.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "an element has no more bits than its type"
-)]
-pub(crate) fn scalar_of_bits(dtype: DType, word: u64) -> Scalar {
-    let float = |value: f32| Scalar::Float(f64::from(value));
-    match dtype {
-        DType::F32 => float(f32::from_bits(word as u32)),
-        DType::F16 => float(f16_to_f32(word as u16)),
-        DType::BF16 => float(bf16_to_f32(word as u16)),
-        DType::F64 => Scalar::Float(f64::from_bits(word)),
-        DType::I32 => Scalar::Int(i64::from((word as u32).cast_signed())),
-        DType::I64 => Scalar::Int(word.cast_signed()),
-        DType::U8 | DType::Bool => Scalar::Int(i64::from(word as u8)),
-        DType::F8E4M3 => float(float8::e4m3_to_f32(word as u8)),
-        DType::F8E5M2 => float(float8::e5m2_to_f32(word as u8)),
-    }
 }
 
 #[cfg(test)]

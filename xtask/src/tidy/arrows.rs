@@ -45,7 +45,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-graph", &["stepmesh-abi"]),
     ("stepmesh-plugin", &["stepmesh-abi", "stepmesh-graph"]),
     // What the backends without hardware of their own compute with.
-    ("stepmesh-kernels", &["stepmesh-graph"]),
+    ("stepmesh-fusion", &["stepmesh-graph"]),
+    ("stepmesh-kernels", &["stepmesh-fusion", "stepmesh-graph"]),
     (
         "stepmesh-backend-cpu",
         &["stepmesh-kernels", "stepmesh-plugin"],

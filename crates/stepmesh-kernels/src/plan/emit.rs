@@ -5,23 +5,17 @@
 
 use std::collections::{HashMap, HashSet};
 
+use stepmesh_fusion::{
+    Cluster, Fold, Items, Kind, Level, Placement, Scalar, Source, Space, View, dense_dims, views,
+};
+
 use super::allocate::allocate;
-use super::cluster::{Cluster, Level, views};
-use super::item::{Items, Kind, Source, Space, View, dense_dims};
 use crate::kernel::{Kernel, Stage};
 use crate::product::Product;
-use crate::tile::{Access, Class, Fold, Instr, Reduced, Reg, Scalar};
-
-/// Where items lie.
-pub(super) trait Places {
-    /// The buffer of an item that is stored.
-    fn buffer(&self, item: usize) -> usize;
-    /// Whether an item is stored.
-    fn is_stored(&self, item: usize) -> bool;
-}
+use crate::tile::{Access, Class, Instr, Reduced, Reg};
 
 /// The kernel of a cluster, or the program of its product.
-pub(super) fn emit(items: &Items, cluster: &Cluster, places: &impl Places) -> Kernel {
+pub(super) fn emit(items: &Items, cluster: &Cluster, places: &Placement) -> Kernel {
     let space = cluster.space.unwrap_or(Space {
         outer: 1,
         inner: 1,
@@ -63,10 +57,10 @@ pub(super) fn emit(items: &Items, cluster: &Cluster, places: &impl Places) -> Ke
     emitter.kernel
 }
 
-struct Emitter<'a, P> {
+struct Emitter<'a> {
     items: &'a Items,
     cluster: &'a Cluster,
-    places: &'a P,
+    places: &'a Placement,
     kernel: Kernel,
     /// Rows are walked, and not tiles of columns.
     is_row: bool,
@@ -91,7 +85,7 @@ struct Walk {
     loaded: HashMap<usize, Reg>,
 }
 
-impl<P: Places> Emitter<'_, P> {
+impl Emitter<'_> {
     fn find_stages(&mut self) {
         for member in &self.cluster.members {
             let mut stage = 0;

@@ -2,36 +2,33 @@
 //! run lives beside this module.
 #![forbid(unsafe_code)]
 
-pub(crate) mod buffers;
-
 mod allocate;
-mod cluster;
 mod emit;
-mod item;
-mod lower;
-mod norm;
 mod text;
 
+use std::sync::Arc;
+
+use stepmesh_fusion::{
+    Binary, Buffers, Cluster, Clusters, Item, Items, Kind, Limits, Placement, Source, TooLarge,
+    View, Walk, cut, dense_dims, element_count, lower, place,
+};
 use stepmesh_graph::{DType, Graph};
 
-use self::buffers::Buffers;
-use self::cluster::{Cluster, Clusters, Level, cut, views};
-use self::emit::{Places, emit};
-use self::item::{Item, Items, Kind, Source, View, dense_dims, element_count};
-use self::lower::lower;
+use self::emit::emit;
 use crate::Error;
 use crate::indexing::{Gather, IndexAdd, Indices, Slices};
 use crate::kernel::{Kernel, Stage};
 use crate::product::{BatchDim, Operand, Product, Then};
-use crate::tile::{Access, AccessDim, Binary, Class, Instr, Reg};
+use crate::scratch::LINE_LEN;
+use crate::tile::{Access, Class, Instr, Reg};
 
 /// A compiled graph.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) buffers: Buffers,
-    /// The bytes of constants, each aligned.
-    pub(crate) constants: Vec<u8>,
+    /// The bytes of constants.
+    pub(crate) constants: Vec<Arc<[u8]>>,
     pub(crate) text: String,
 }
 
@@ -47,7 +44,7 @@ pub(crate) enum Step {
 /// Compiles.
 pub(crate) fn compile(graph: &Graph) -> Result<Plan, Error> {
     let (items, results) = lower(graph);
-    let clusters = cut(&items, &results);
+    let clusters = cut(&items, &results, LIMITS);
     let mut builder = Builder::new(graph, &items, &results, &clusters)?;
     let mut text = text::Text::new(graph, &items);
     for (position, cluster) in clusters.list.iter().enumerate() {
@@ -57,47 +54,26 @@ pub(crate) fn compile(graph: &Graph) -> Result<Plan, Error> {
         text.cluster(cluster, &builder.places, made);
     }
     let end = clusters.list.len();
-    for (from, to, item) in std::mem::take(&mut builder.copies) {
-        let step = move_kernel(&items.list[item], from, to);
-        text.copy(item);
+    for copy in std::mem::take(&mut builder.places.copies) {
+        let step = move_kernel(&items.list[copy.item], copy.from, copy.to);
+        text.copy(copy.item);
         builder.steps.push(Step::Kernel(step));
     }
     let too_large = || Error::Invalid(format!("graph `{}` needs too much memory", graph.name()));
-    builder.places.buffers.place(end).ok_or_else(too_large)?;
-    let buffers = builder.places.buffers;
+    let mut buffers = builder.places.buffers;
+    buffers.place(end, LINE_LEN).ok_or_else(too_large)?;
     Ok(Plan {
         text: text.finish(&buffers),
         steps: builder.steps,
         buffers,
-        constants: builder.constants,
+        constants: items.constants,
     })
 }
 
 struct Builder<'a> {
     items: &'a Items,
-    places: Placed,
-    constants: Vec<u8>,
+    places: Placement,
     steps: Vec<Step>,
-    /// Results that must not be written before the end: from, to, and the item.
-    copies: Vec<(usize, usize, usize)>,
-}
-
-/// The buffers of items.
-#[derive(Debug, Default)]
-pub(crate) struct Placed {
-    buffers: Buffers,
-    of_item: Vec<Option<usize>>,
-}
-
-impl Places for Placed {
-    fn buffer(&self, item: usize) -> usize {
-        // What is read or written is stored.
-        self.of_item[item].unwrap_or(usize::MAX)
-    }
-
-    fn is_stored(&self, item: usize) -> bool {
-        self.of_item[item].is_some()
-    }
 }
 
 impl<'a> Builder<'a> {
@@ -107,60 +83,14 @@ impl<'a> Builder<'a> {
         results: &[usize],
         clusters: &Clusters,
     ) -> Result<Self, Error> {
-        let mut buffers = Buffers {
-            args: graph.param_types().map(|ty| ty.len_bytes()).collect(),
-            results: graph.result_types().map(|ty| ty.len_bytes()).collect(),
-            ..Buffers::default()
-        };
-        let mut constants = Vec::new();
-        for bytes in &items.constants {
-            constants.resize(
-                constants.len().next_multiple_of(crate::scratch::LINE_LEN),
-                0,
-            );
-            buffers.constants.push((constants.len(), bytes.len()));
-            constants.extend_from_slice(bytes);
-        }
-        let end = clusters.list.len();
-        let mut of_item = vec![None; items.list.len()];
-        let last_reads = last_reads(items, clusters);
-        let mut copies = Vec::new();
-        for (number, item) in results.iter().enumerate() {
-            let to = buffers.result(number);
-            of_item[*item] = Some(to);
-            let donated = graph
-                .aliases()
-                .iter()
-                .find(|alias| usize_of(alias.result) == number);
-            if let Some(alias) = donated
-                && !may_replace(items, clusters, usize_of(alias.param), *item)
-            {
-                let made = clusters.of_item[*item].unwrap_or(end);
-                let len = len_bytes(&items.list[*item])?;
-                let from = buffers.add_part(len, made, end);
-                of_item[*item] = Some(from);
-                copies.push((from, to, *item));
-            }
-        }
-        for (item, own) in items.list.iter().enumerate() {
-            match own.kind {
-                Kind::Param(number) => of_item[item] = Some(Buffers::arg(number)),
-                Kind::Data(number) => of_item[item] = Some(buffers.constant(number)),
-                _ => {
-                    if let (None, Some(made), Some(last)) =
-                        (of_item[item], clusters.of_item[item], last_reads[item])
-                    {
-                        of_item[item] = Some(buffers.add_part(len_bytes(own)?, made, last));
-                    }
-                }
-            }
-        }
+        let placed = place(graph, items, results, clusters);
+        let places = placed.map_err(|TooLarge { dims }| {
+            Error::Invalid(format!("{dims:?} are too many elements"))
+        })?;
         Ok(Self {
             items,
-            places: Placed { buffers, of_item },
-            constants,
+            places,
             steps: Vec::new(),
-            copies,
         })
     }
 
@@ -258,7 +188,7 @@ impl<'a> Builder<'a> {
         let mut program = Kernel::default();
         let class = Class::of(own.dtype);
         let [update, sum, slot] = [0; 3].map(|_| program.needs.add(class));
-        let count = |view: &View| AccessDim {
+        let count = |view: &View| Walk {
             extent: view.element_count(),
             stride: 1,
         };
@@ -344,7 +274,7 @@ impl<'a> Builder<'a> {
         dtype: DType,
         to: usize,
         start: usize,
-        dims: &[AccessDim],
+        dims: &[Walk],
     ) -> Kernel {
         let mut kernel = Kernel {
             outer: 1,
@@ -429,66 +359,10 @@ fn operand_view(item: &Item, place: usize) -> Option<&View> {
     }
 }
 
-/// Of each item, the last cluster beside its own that reads it.
-fn last_reads(items: &Items, clusters: &Clusters) -> Vec<Option<usize>> {
-    let mut last = vec![None; items.list.len()];
-    for (position, cluster) in clusters.list.iter().enumerate() {
-        for member in &cluster.members {
-            for view in views(&items.list[member.item]) {
-                if clusters.of_item[view.item] != Some(position) {
-                    last[view.item] = Some(position);
-                }
-            }
-        }
-    }
-    last
-}
-
-/// Whether a result may be written over the argument of its donation: nothing reads the argument
-/// later, and what makes the result reads each element before it writes it.
-fn may_replace(items: &Items, clusters: &Clusters, param: usize, result: usize) -> bool {
-    let is_it = |item: &Item| item.kind == Kind::Param(param);
-    let Some(param) = items.list.iter().position(is_it) else {
-        return true;
-    };
-    let Some(made) = clusters.of_item[result] else {
-        return false;
-    };
-    for (position, cluster) in clusters.list.iter().enumerate().skip(made) {
-        for member in &cluster.members {
-            let item = &items.list[member.item];
-            for (place, operand) in item.operands.iter().enumerate() {
-                let Source::View(view) = operand else {
-                    continue;
-                };
-                if view.item != param {
-                    continue;
-                }
-                let is_elementwise = member.level == Level::Full
-                    && cluster.level(result) == Some(Level::Full)
-                    && cluster.is_walked_once()
-                    && item.kind.is_fusible()
-                    && !matches!(item.kind, Kind::Product | Kind::Random { .. });
-                let is_index_add = matches!(item.kind, Kind::IndexAdd { .. }) && place == 0;
-                let reads_own = items.is_whole(view) && (is_elementwise || is_index_add);
-                if position > made || !reads_own {
-                    return false;
-                }
-            }
-        }
-    }
-    true
-}
-
-fn len_bytes(item: &Item) -> Result<usize, Error> {
-    let len = item
-        .dims
-        .iter()
-        .try_fold(item.dtype.size_bytes(), |len, dim| len.checked_mul(*dim));
-    len.filter(|len| isize::try_from(*len).is_ok())
-        .ok_or_else(|| Error::Invalid(format!("{:?} are too many elements", item.dims)))
-}
-
-fn usize_of(number: u32) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
+/// Items whose registers stay in the nearest cache, and rows of f32 of 256 KiB, which stay in the
+/// second.
+const LIMITS: Limits = Limits {
+    members_max: 96,
+    staged_len_max: 1 << 16,
+    joins_products: true,
+};

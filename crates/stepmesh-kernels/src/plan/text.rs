@@ -3,13 +3,10 @@
 
 use std::fmt::Write as _;
 
+use stepmesh_fusion::{Buffers, Cluster, Items, Placement, item_text};
 use stepmesh_graph::Graph;
 
 use super::Step;
-use super::buffers::Buffers;
-use super::cluster::Cluster;
-use super::emit::Places as _;
-use super::item::{Item, Items, Kind, Source};
 use crate::product::Then;
 
 /// The text of a plan that is being made.
@@ -35,7 +32,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    pub(super) fn cluster(&mut self, cluster: &Cluster, places: &super::Placed, steps: &[Step]) {
+    pub(super) fn cluster(&mut self, cluster: &Cluster, places: &Placement, steps: &[Step]) {
         for step in steps {
             self.line(&describe(step));
         }
@@ -53,16 +50,11 @@ impl<'a> Text<'a> {
             let location = node
                 .location()
                 .map_or(String::new(), |at| format!("  # {at}"));
-            let operands: Vec<String> = item.operands.iter().map(operand).collect();
             // Writing to a string cannot fail.
             let _ = writeln!(
                 self.out,
-                "    v{} = {}({}) {}{:?} of %{} {}{stored}{location}",
-                member.item,
-                name(item),
-                operands.join(", "),
-                item.dtype,
-                item.dims,
+                "    {} of %{} {}{stored}{location}",
+                item_text(member.item, item),
                 item.node,
                 node.kind().name(),
             );
@@ -120,30 +112,5 @@ fn describe(step: &Step) -> String {
         ),
         Step::Gather(gather) => format!("gather {} slices", gather.indices.count),
         Step::IndexAdd(add) => format!("add {} slices", add.indices.count),
-    }
-}
-
-fn name(item: &Item) -> String {
-    match &item.kind {
-        Kind::Unary(op) => format!("{op:?}").to_lowercase(),
-        Kind::Binary(op) => format!("{op:?}").to_lowercase(),
-        Kind::Compare(order) => format!("compare_{order:?}").to_lowercase(),
-        Kind::Reduce { fold, .. } => format!("reduce_{fold:?}").to_lowercase(),
-        Kind::Random { normal: true } => "random_normal".to_owned(),
-        Kind::Random { normal: false } => "random_uniform".to_owned(),
-        other => {
-            let name = format!("{other:?}").to_lowercase();
-            name.split([' ', '(']).next().unwrap_or_default().to_owned()
-        }
-    }
-}
-
-fn operand(operand: &Source) -> String {
-    match operand {
-        Source::Splat(_, value) => format!("{value:?}"),
-        Source::View(view) => {
-            let strides: Vec<usize> = view.dims.iter().map(|dim| dim.stride).collect();
-            format!("v{}{strides:?}", view.item)
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! How a kernel's elements, counted in the order in which it goes through them, lie in a buffer.
 
+use stepmesh_fusion::{Walk, merge};
 use stepmesh_graph::{DType, float8};
 
 use super::registers::Registers;
@@ -16,17 +17,9 @@ pub(crate) struct Access {
     /// Element at index 0.
     pub(crate) start: usize,
     /// Outermost first; merged where that changes nothing, and none for a single element.
-    pub(crate) dims: Vec<AccessDim>,
+    pub(crate) dims: Vec<Walk>,
     /// It is written, one element after another, and is too long for the caches.
     pub(crate) is_long: bool,
-}
-
-/// A dimension of a view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AccessDim {
-    pub(crate) extent: usize,
-    /// Elements from one to the next; 0 where they repeat.
-    pub(crate) stride: usize,
 }
 
 /// Elements that lie evenly.
@@ -45,26 +38,13 @@ impl Access {
         buffer: usize,
         dtype: DType,
         start: usize,
-        dims: impl IntoIterator<Item = AccessDim>,
+        dims: impl IntoIterator<Item = Walk>,
     ) -> Self {
-        let mut merged: Vec<AccessDim> = Vec::new();
-        for dim in dims {
-            if dim.extent == 1 {
-                continue;
-            }
-            match merged.last_mut() {
-                Some(outer) if outer.stride == dim.stride * dim.extent => {
-                    outer.extent *= dim.extent;
-                    outer.stride = dim.stride;
-                }
-                _ => merged.push(dim),
-            }
-        }
         Self {
             buffer,
             dtype,
             start,
-            dims: merged,
+            dims: merge(dims),
             is_long: false,
         }
     }
@@ -74,7 +54,7 @@ impl Access {
         buffer: usize,
         dtype: DType,
         start: usize,
-        dims: impl IntoIterator<Item = AccessDim>,
+        dims: impl IntoIterator<Item = Walk>,
     ) -> Self {
         let own = Self::new(buffer, dtype, start, dims);
         let is_long = match own.dims[..] {

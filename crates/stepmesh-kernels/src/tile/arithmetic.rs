@@ -1,7 +1,9 @@
 //! Instructions that compute, on whole tiles.
 
+use stepmesh_fusion::{Binary, Order, Unary};
+
 use super::registers::{Lane, Registers};
-use super::{Binary, Class, Order, Reg, Unary};
+use super::{Class, Reg};
 use crate::math;
 
 /// Numbers with the operations of two operands, as the ABI defines them.

@@ -5,8 +5,9 @@ use pulp::{Arch, NullaryFnOnce};
 use super::arithmetic::{self, Arithmetic};
 use super::random::{self, Source};
 use super::registers::{Kept, Lane, Registers};
-use super::{Access, Class, Fold, Instr, Reg, cast};
+use super::{Access, Class, Instr, Reg, cast};
 use crate::memory::Region;
+use stepmesh_fusion::Fold;
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug)]

@@ -10,9 +10,10 @@ mod machine;
 mod random;
 mod registers;
 
+use stepmesh_fusion::{Binary, Order, Scalar, Unary};
 use stepmesh_graph::DType;
 
-pub(crate) use access::{Access, AccessDim};
+pub(crate) use access::Access;
 pub(crate) use machine::{Frame, Reduced, accumulate, accumulate_columns, run};
 pub(crate) use registers::{Kept, RegisterNeeds, Registers};
 
@@ -104,61 +105,6 @@ pub(crate) enum Instr {
         slot: usize,
         to: Reg,
     },
-}
-
-/// An operation of one operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unary {
-    Neg,
-    Exp,
-    Log,
-    Sqrt,
-    Rsqrt,
-    Tanh,
-    Sigmoid,
-    Relu,
-    Silu,
-    GeluErf,
-    GeluTanh,
-}
-
-/// An operation of two operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Binary {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Pow,
-    Max,
-    Min,
-}
-
-/// A comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
-}
-
-/// A reduction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fold {
-    Sum,
-    Max,
-    /// The greatest and where it is.
-    ArgMax,
-}
-
-/// A number of any class.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Scalar {
-    Float(f64),
-    Int(i64),
 }
 
 impl Instr {

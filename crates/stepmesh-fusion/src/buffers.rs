@@ -1,47 +1,55 @@
 //! Where values lie: arguments, results, constants, and one block of memory that holds all that steps
 //! hand on to each other, each for as long as it is needed.
-#![forbid(unsafe_code)]
-
-use crate::scratch::LINE_LEN;
-
 /// The buffers of a plan by their numbers: arguments first, then results, constants, and parts of the
 /// workspace.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    pub(crate) args: Vec<usize>,
-    pub(crate) results: Vec<usize>,
-    /// Offset and bytes, in the memory of the constants.
-    pub(crate) constants: Vec<(usize, usize)>,
-    pub(crate) parts: Vec<Part>,
+pub struct Buffers {
+    /// Bytes of each argument.
+    pub args: Vec<usize>,
+    /// Bytes of each result.
+    pub results: Vec<usize>,
+    /// Bytes of each constant.
+    pub constants: Vec<usize>,
+    /// What the workspace holds.
+    pub parts: Vec<Part>,
     /// Bytes of the workspace.
-    pub(crate) workspace_len: usize,
+    pub workspace_len: usize,
 }
 
 /// A part of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) len_bytes: usize,
-    /// The step that writes it, and the last that reads it.
-    pub(crate) first: usize,
-    pub(crate) last: usize,
-    pub(crate) offset: usize,
+pub struct Part {
+    /// How long it is.
+    pub len_bytes: usize,
+    /// The step that writes it.
+    pub first: usize,
+    /// The last that reads it.
+    pub last: usize,
+    /// Where it lies, in bytes; 0 until it has its place.
+    pub offset: usize,
 }
 
 impl Buffers {
-    pub(crate) fn arg(number: usize) -> usize {
+    /// The buffer of an argument.
+    #[must_use]
+    pub fn arg(number: usize) -> usize {
         number
     }
 
-    pub(crate) fn result(&self, number: usize) -> usize {
+    /// The buffer of a result.
+    #[must_use]
+    pub fn result(&self, number: usize) -> usize {
         self.args.len() + number
     }
 
-    pub(crate) fn constant(&self, number: usize) -> usize {
+    /// The buffer of a constant.
+    #[must_use]
+    pub fn constant(&self, number: usize) -> usize {
         self.args.len() + self.results.len() + number
     }
 
     /// Adds a part, and gives its buffer.
-    pub(crate) fn add_part(&mut self, len_bytes: usize, first: usize, last: usize) -> usize {
+    pub fn add_part(&mut self, len_bytes: usize, first: usize, last: usize) -> usize {
         self.parts.push(Part {
             len_bytes,
             first,
@@ -51,9 +59,9 @@ impl Buffers {
         self.constant(self.constants.len()) + self.parts.len() - 1
     }
 
-    /// Gives each part its place: the smallest gap that holds it while it is needed. `None` if it is
-    /// more than a process can have.
-    pub(crate) fn place(&mut self, step_count: usize) -> Option<()> {
+    /// Gives each part its place, aligned: the smallest gap that holds it while it is needed. `None` if
+    /// it is more than a process can have.
+    pub fn place(&mut self, step_count: usize, align_bytes: usize) -> Option<()> {
         let mut starting: Vec<Vec<usize>> = vec![Vec::new(); step_count + 1];
         let mut ending: Vec<Vec<usize>> = vec![Vec::new(); step_count + 1];
         for (idx, part) in self.parts.iter().enumerate() {
@@ -65,11 +73,11 @@ impl Buffers {
             for idx in &starting[step] {
                 let len = self.parts[*idx]
                     .len_bytes
-                    .checked_next_multiple_of(LINE_LEN)?;
+                    .checked_next_multiple_of(align_bytes)?;
                 self.parts[*idx].offset = gaps.take(len)?;
             }
             for idx in &ending[step] {
-                let len = self.parts[*idx].len_bytes.next_multiple_of(LINE_LEN);
+                let len = self.parts[*idx].len_bytes.next_multiple_of(align_bytes);
                 gaps.give(self.parts[*idx].offset, len);
             }
         }

@@ -1,17 +1,14 @@
 //! Turns the nodes of a graph into items. What only moves elements becomes a view where steps through
 //! memory can say so, and a copy where not. Norms are taken apart in the norm module.
-#![forbid(unsafe_code)]
-
 use std::sync::Arc;
 
 use stepmesh_graph::{CompareDirection, DType, Graph, Node, Op};
 
-use super::item::{Item, Items, Kind, Source, Space, View, element_count};
-use crate::number::scalar_of_bits;
-use crate::tile::{Binary, Fold, Order, Scalar, Unary};
+use crate::item::{Item, Items, Kind, Source, Space, View, element_count};
+use crate::ops::{Binary, Fold, Order, Scalar, Unary};
 
 /// The items of a graph, and of each result the item that has it.
-pub(crate) fn lower(graph: &Graph) -> (Items, Vec<usize>) {
+pub fn lower(graph: &Graph) -> (Items, Vec<usize>) {
     let mut lowering = Lowering {
         items: Items::default(),
         node: 0,
@@ -46,15 +43,15 @@ pub(crate) fn lower(graph: &Graph) -> (Items, Vec<usize>) {
 }
 
 /// Adds the items of one node after another.
-pub(super) struct Lowering {
+pub(crate) struct Lowering {
     items: Items,
     /// The node in hand.
     node: usize,
 }
 
 /// An operand of a node.
-pub(super) struct Operand {
-    pub(super) source: Source,
+pub(crate) struct Operand {
+    pub(crate) source: Source,
     dtype: DType,
     dims: Vec<usize>,
 }
@@ -166,7 +163,7 @@ impl Lowering {
         }
     }
 
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         kind: Kind,
         dtype: DType,
@@ -204,7 +201,7 @@ impl Lowering {
 
     fn constant(&mut self, data: &Arc<[u8]>, dtype: DType, dims: &[usize]) -> Source {
         if data.len() == dtype.size_bytes() {
-            return Source::Splat(dtype, scalar(dtype, data));
+            return Source::Splat(dtype, Scalar::of_bytes(dtype, data));
         }
         let number = self.items.constants.len();
         self.items.constants.push(Arc::clone(data));
@@ -239,7 +236,7 @@ impl Lowering {
         self.add(kind, to, dims, vec![x.source])
     }
 
-    pub(super) fn divide(
+    pub(crate) fn divide(
         &mut self,
         x: Source,
         count: usize,
@@ -343,15 +340,9 @@ fn plain_kind(op: &Op) -> Option<Kind> {
 }
 
 /// The type in which values between the items of one node are kept.
-pub(super) fn wide(dtype: DType) -> DType {
+pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         other => other,
     }
-}
-
-/// The number that an element of a constant is.
-fn scalar(dtype: DType, bytes: &[u8]) -> Scalar {
-    let join = |word: u64, byte: &u8| (word << 8) | u64::from(*byte);
-    scalar_of_bits(dtype, bytes.iter().rev().fold(0, join))
 }

@@ -1,35 +1,45 @@
 //! Which items are computed together: each cluster becomes one kernel, so that what its items give
 //! each other never goes to memory. An item joins the cluster of an operand if both go through the
 //! same elements in the same order, and if no cluster would come to wait for itself.
-#![forbid(unsafe_code)]
+use crate::item::{Item, Items, Kind, Source, Space, View, element_count, merge};
 
-use super::item::{Item, Items, Kind, Source, Space, View, element_count};
-use crate::tile::Access;
-use stepmesh_graph::DType;
+/// What may be one kernel on the device that is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Items of a cluster at most.
+    pub members_max: usize,
+    /// Longest row, in elements, that a kernel goes through several times: later walks should find it
+    /// in a cache.
+    pub staged_len_max: usize,
+    /// Whether what is done with a product element by element joins it.
+    pub joins_products: bool,
+}
 
 /// Items that become one kernel.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     /// Ascending.
-    pub(crate) members: Vec<Member>,
+    pub members: Vec<Member>,
     /// Elements that its programs go through.
-    pub(crate) element_count: usize,
+    pub element_count: usize,
     /// What its reductions go through, if it has any.
-    pub(crate) space: Option<Space>,
+    pub space: Option<Space>,
     has_product: bool,
     has_stages: bool,
 }
 
 /// An item of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
-    pub(crate) item: usize,
-    pub(crate) level: Level,
+pub struct Member {
+    /// Which.
+    pub item: usize,
+    /// How often it is computed.
+    pub level: Level,
 }
 
 /// How often an item is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub enum Level {
     /// For each element.
     Full,
     /// For each element that reductions leave.
@@ -38,17 +48,19 @@ pub(crate) enum Level {
 
 /// The clusters of a graph, in an order in which each finds its operands made.
 #[derive(Debug)]
-pub(crate) struct Clusters {
-    pub(crate) list: Vec<Cluster>,
+pub struct Clusters {
+    /// In that order.
+    pub list: Vec<Cluster>,
     /// Of each item, its cluster; `None` for what no result needs.
-    pub(crate) of_item: Vec<Option<usize>>,
+    pub of_item: Vec<Option<usize>>,
 }
 
 /// Cuts items into clusters.
-pub(crate) fn cut(items: &Items, results: &[usize]) -> Clusters {
+pub fn cut(items: &Items, results: &[usize], limits: Limits) -> Clusters {
     let needed = needed(items, results);
     let mut cutter = Cutter {
         items,
+        limits,
         list: Vec::new(),
         of_item: vec![None; items.list.len()],
         seen: Vec::new(),
@@ -78,7 +90,8 @@ fn needed(items: &Items, results: &[usize]) -> Vec<bool> {
     needed
 }
 
-pub(crate) fn views(item: &Item) -> impl Iterator<Item = &View> {
+/// The operands of an item that are views.
+pub fn views(item: &Item) -> impl Iterator<Item = &View> {
     item.operands.iter().filter_map(|operand| match operand {
         Source::View(view) => Some(view),
         Source::Splat(..) => None,
@@ -87,6 +100,7 @@ pub(crate) fn views(item: &Item) -> impl Iterator<Item = &View> {
 
 struct Cutter<'a> {
     items: &'a Items,
+    limits: Limits,
     // One that was joined to another is empty.
     list: Vec<Cluster>,
     of_item: Vec<Option<usize>>,
@@ -132,11 +146,12 @@ impl Cutter<'_> {
     /// Two clusters as one, if what they do fits together.
     fn joined(&self, a: usize, b: usize) -> Option<Cluster> {
         let (a, b) = (&self.list[a], &self.list[b]);
-        if a.members.len() + b.members.len() > MEMBERS_MAX {
+        if a.members.len() + b.members.len() > self.limits.members_max {
             return None;
         }
         let is_plain = |cluster: &Cluster| cluster.space.is_none() && !cluster.has_product;
-        if (a.has_product && !is_plain(b)) || (b.has_product && !is_plain(a)) {
+        let has_product = a.has_product || b.has_product;
+        if has_product && !(self.limits.joins_products && (is_plain(a) || is_plain(b))) {
             return None;
         }
         let space = match (a.space, b.space) {
@@ -212,7 +227,7 @@ impl Cutter<'_> {
             }
         }
         // A long row is walked once: several walks would each go to memory.
-        if has_stages && space.is_some_and(|space| space.inner > STAGED_LEN_MAX) {
+        if has_stages && space.is_some_and(|space| space.inner > self.limits.staged_len_max) {
             return None;
         }
         Some(Cluster {
@@ -316,12 +331,12 @@ impl Cluster {
     }
 
     /// Whether no element is read again after something was written.
-    pub(crate) fn is_walked_once(&self) -> bool {
+    pub fn is_walked_once(&self) -> bool {
         !self.has_stages
     }
 
     /// The level of an item, if it is of this cluster.
-    pub(crate) fn level(&self, item: usize) -> Option<Level> {
+    pub fn level(&self, item: usize) -> Option<Level> {
         let found = self
             .members
             .binary_search_by_key(&item, |member| member.item);
@@ -329,7 +344,7 @@ impl Cluster {
     }
 
     /// Its product, if it has one.
-    pub(crate) fn product(&self, items: &Items) -> Option<usize> {
+    pub fn product(&self, items: &Items) -> Option<usize> {
         let found = self
             .members
             .iter()
@@ -354,13 +369,9 @@ fn single(item: usize, own: &Item) -> Cluster {
 
 /// Whether a view is each kept element as often as the space has elements of it.
 fn is_spread(view: &View, space: Space) -> bool {
-    let spread = Access::new(0, DType::U8, 0, space.spread_dims());
-    view.start == 0 && view.walks() == spread.dims && view.element_count() == space.element_count()
+    let spread = merge(space.spread_dims());
+    view.start == 0 && view.walks() == spread && view.element_count() == space.element_count()
 }
 
-/// Items of a cluster at most: their registers should stay in the nearest cache.
-const MEMBERS_MAX: usize = 96;
-/// Longest row that is walked several times: 256 KiB of f32 stay in the second cache.
-const STAGED_LEN_MAX: usize = 1 << 16;
 /// Clusters that a search for a circle looks at; beyond it two are not joined.
 const SEARCH_MAX: usize = 1024;

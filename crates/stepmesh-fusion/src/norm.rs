@@ -1,15 +1,13 @@
 //! Softmax and norms, taken apart into reductions and what is done element by element with what they
 //! give.
-#![forbid(unsafe_code)]
-
 use stepmesh_graph::DType;
 
-use super::item::{Kind, Source, Space, View, element_count};
-use super::lower::{Lowering, wide};
-use crate::tile::{Binary, Fold, Scalar, Unary};
+use crate::item::{Kind, Source, Space, View, element_count};
+use crate::lower::{Lowering, wide};
+use crate::ops::{Binary, Fold, Scalar, Unary};
 
 impl Lowering {
-    pub(super) fn softmax(
+    pub(crate) fn softmax(
         &mut self,
         x: Source,
         dim: usize,
@@ -35,7 +33,7 @@ impl Lowering {
     }
 
     /// Of x, and optionally a weight and a bias, over the dimensions from `dim` on.
-    pub(super) fn norm(
+    pub(crate) fn norm(
         &mut self,
         operands: &[Source],
         is_centred: bool,
