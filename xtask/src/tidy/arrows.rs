@@ -46,6 +46,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stepmesh-plugin", &["stepmesh-abi", "stepmesh-graph"]),
     // What the backends without hardware of their own compute with.
     ("stepmesh-fusion", &["stepmesh-graph"]),
+    (
+        "stepmesh-gpu-source",
+        &["stepmesh-fusion", "stepmesh-graph"],
+    ),
     ("stepmesh-kernels", &["stepmesh-fusion", "stepmesh-graph"]),
     (
         "stepmesh-backend-cpu",
