@@ -131,7 +131,7 @@ pub enum Error {
     },
     /// A device does not do an operation for a type.
     #[error(
-        "{object} has no {op} for {dtype}{at}; cast to another type, or compute it elsewhere",
+        "{object} has no {op} for {dtype}{at}; cast to another type, or compute it elsewhere ({message})",
         object = object(backend, Some(*device)),
         at = location.as_ref().map(|at| format!(" (at {at})")).unwrap_or_default()
     )]
@@ -146,6 +146,8 @@ pub enum Error {
         dtype: DType,
         /// Where in the user's program it comes from.
         location: Option<String>,
+        /// In the backend's words, which may say what is missing.
+        message: String,
     },
     /// Memory ran out. Free some, or ask for less; the device is still usable.
     #[error("out of memory on {object}: {message}", object = object(backend, *device))]

@@ -209,12 +209,17 @@ impl Compute {
             return error;
         };
         let node = graph.node(id);
+        let message = match error {
+            Error::Unsupported { message, .. } => message,
+            other => other.to_string(),
+        };
         Error::UnsupportedOp {
             backend: self.device.backend().instance().name(),
             device: self.device.ordinal(),
             op: node.kind(),
             dtype,
             location: node.location().map(ToOwned::to_owned),
+            message,
         }
     }
 }

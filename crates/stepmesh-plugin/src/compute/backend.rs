@@ -30,6 +30,13 @@ pub trait Compute: Backend {
     /// [`OpKind::allows`] says yes.
     fn supports(&self, device: u32, op: OpKind, dtype: DType) -> bool;
 
+    /// Why [`Compute::supports`] says no, where there is more to say than that: what is missing, and
+    /// what to do about it. It becomes part of the error of a graph that needs the operation.
+    fn why_unsupported(&self, device: u32, op: OpKind, dtype: DType) -> Option<String> {
+        let _ = (device, op, dtype);
+        None
+    }
+
     /// Compiles a graph for a device.
     ///
     /// # Errors

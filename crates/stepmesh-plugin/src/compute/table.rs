@@ -168,12 +168,15 @@ fn check_supported<B: Compute>(i: &Instance<B>, dev: u32, graph: &Graph) -> Resu
     };
     let node = graph.node(id);
     let at = node.location().map(|at| format!(" ({at})"));
+    let why = i.backend.why_unsupported(dev, node.kind(), dtype);
+    let why = why.map(|why| format!(": {why}"));
     Err(Error::unimplemented(format!(
-        "backend `{}` has no {} for {dtype}, which node {}{} needs",
+        "backend `{}` has no {} for {dtype}, which node {}{} needs{}",
         B::NOTE.name,
         node.kind(),
         id.0,
-        at.unwrap_or_default()
+        at.unwrap_or_default(),
+        why.unwrap_or_default()
     )))
 }
 
