@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::{Check, Stop, Tier, Verdict};
+use crate::check::{Check, Group, Stop, Tier, Verdict};
 use crate::checks::checks;
 use crate::error::Error;
 use crate::expectations::Expectations;
@@ -153,7 +153,7 @@ fn verdict_on(check: &Check, subject: &Subject, options: &Options) -> std::io::R
         subject: subject.clone(),
         scale: options.scale,
     };
-    let limit = options.limit.unwrap_or_else(|| limit_of(check.tier));
+    let limit = options.limit.unwrap_or_else(|| limit_of(check));
     let program = options.program.as_deref();
     let ended = process::run(program, folder.path(), &request, &[], limit)?;
     Ok(ended.into_verdict())
@@ -196,8 +196,10 @@ pub(crate) fn matches_glob(glob: &str, text: &str) -> bool {
     matches(&chars(glob), &chars(text))
 }
 
-fn limit_of(tier: Tier) -> Duration {
-    match tier {
+fn limit_of(check: &Check) -> Duration {
+    match check.tier {
+        // A vendor's compiler takes its time, and there are hundreds of graphs.
+        _ if check.group == Group::Compute => Duration::from_secs(600),
         Tier::Required | Tier::Capability => Duration::from_secs(60),
         Tier::Stress => Duration::from_secs(600),
     }
