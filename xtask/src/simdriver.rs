@@ -68,8 +68,14 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Other names of the same library: HSA's functions share the memory of HIP's.
-const LINKS: [(&str, &str); 1] = [("libhsa-runtime64.so.1", "libamdhip64.so.6")];
+/// Other names of the same library: what the vendors have in libraries of their own shares the memory and
+/// the streams of the driver's.
+const LINKS: [(&str, &str); 4] = [
+    ("libcublas.so.12", "libcuda.so.1"),
+    ("libhsa-runtime64.so.1", "libamdhip64.so.6"),
+    ("libnvrtc.so.12", "libcuda.so.1"),
+    ("librocblas.so.4", "libamdhip64.so.6"),
+];
 
 const DIR_NAME: &str = "simdriver";
 

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::code::{self, HEAD_LEN, Image, MAGIC};
 use crate::driver::existing;
 use crate::faults::{Effect, Faults};
 use crate::{Answer, Status};
@@ -59,6 +60,12 @@ impl<T> Out<T> {
 pub struct Values<T>(*const T);
 
 impl<T: Copy> Values<T> {
+    /// The same place as one of values of another type, for calls that say the type elsewhere.
+    #[must_use]
+    pub fn cast<U>(self) -> Values<U> {
+        Values(self.0.cast())
+    }
+
     /// The value at an index; null is refused.
     ///
     /// # Errors
@@ -98,6 +105,21 @@ impl OutText {
     }
 }
 
+impl OutText {
+    /// Writes bytes for which the caller was told how much room they take.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for null.
+    pub fn put(self, bytes: &[u8]) -> Answer<()> {
+        if self.0.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: not null, and the caller of the C function passed room for what it asked about.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.cast::<u8>(), bytes.len()) };
+        Ok(())
+    }
+}
+
 /// NUL-terminated text that a call reads.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +137,41 @@ impl Text {
         // SAFETY: not null, and NUL-terminated by the C function's contract.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
+    }
+}
+
+/// The image of a module.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct ImageAt(*const u8);
+
+impl ImageAt {
+    /// The image, whose length it tells itself: text by its NUL, and a library by a number.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for null, `INVALID_IMAGE` for what is none.
+    pub(crate) fn get(self) -> Answer<Image> {
+        let bytes = Values(self.0);
+        // As far as it is the same, there is another byte.
+        let is_library = MAGIC
+            .iter()
+            .enumerate()
+            .all(|(idx, byte)| bytes.get(idx) == Ok(*byte));
+        if !is_library {
+            return Ok(Image::Text(Text(self.0.cast()).get()?));
+        }
+        let mut head = Vec::new();
+        for idx in 0..HEAD_LEN {
+            head.push(bytes.get(MAGIC.len() + idx)?);
+        }
+        let (key, len) = code::head(&head).ok_or(Status::INVALID_IMAGE)?;
+        let start = self.0.wrapping_add(MAGIC.len() + HEAD_LEN);
+        // SAFETY: the caller of the C function passed a whole image, which says how long it is.
+        let library = unsafe { std::slice::from_raw_parts(start, len) };
+        Ok(Image::Library {
+            key,
+            bytes: library.to_vec(),
+        })
     }
 }
 

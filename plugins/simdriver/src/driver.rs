@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::code::{Function, Module};
 use crate::device::Device;
 use crate::handles::Handles;
 use crate::memory::{Memory, MemoryKind};
-use crate::{
-    Answer, BlockFacts, Capture, Event, Graph, Kernel, Options, Status, Stream, dmabuf, ipc,
-};
+use crate::product::Library;
+use crate::{Answer, BlockFacts, Capture, Event, Graph, Options, Status, Stream, dmabuf, ipc};
 
 /// The driver of the process.
 #[derive(Debug)]
@@ -23,8 +23,9 @@ pub struct Driver {
     pub(crate) memory: Arc<Memory>,
     pub(crate) streams: Handles<Arc<Stream>>,
     pub(crate) events: Handles<Arc<Event>>,
-    pub(crate) modules: Handles<Vec<Kernel>>,
-    pub(crate) functions: Handles<Kernel>,
+    pub(crate) modules: Handles<Module>,
+    pub(crate) functions: Handles<Function>,
+    pub(crate) libraries: Handles<Library>,
     pub(crate) graphs: Handles<Graph>,
     /// The legacy default streams, made when they are first used.
     legacy: Mutex<BTreeMap<u32, Arc<Stream>>>,
@@ -93,6 +94,7 @@ impl Driver {
             events: Handles::default(),
             modules: Handles::default(),
             functions: Handles::default(),
+            libraries: Handles::default(),
             graphs: Handles::default(),
             legacy: Mutex::default(),
             captures: Mutex::default(),

@@ -3,41 +3,55 @@
 
 use std::sync::Arc;
 
+use crate::boundary::{ImageAt, Params};
+use crate::code::{Launch, Module};
 use crate::driver::Driver;
-use crate::{Answer, Capture, CaptureState, Kernel, Status, Stream, Work};
+use crate::{Answer, Capture, CaptureState, Status, Stream, Work};
 
 impl Driver {
-    /// Loads a module: the kernels whose names are in its text.
+    /// Loads a module.
     ///
     /// # Errors
-    /// `INVALID_IMAGE` if none is.
-    pub fn load_module(&self, device: u32, image: &str) -> Answer<u64> {
+    /// `INVALID_IMAGE` if there is nothing to run in it.
+    pub fn load_module(&self, device: u32, image: ImageAt) -> Answer<u64> {
         self.check(device)?;
         self.check_captures()?;
-        let words = image.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let kernels: Vec<Kernel> = words.filter_map(Kernel::named).collect();
-        if kernels.is_empty() {
-            return Err(Status::INVALID_IMAGE);
-        }
-        Ok(self.modules.insert(kernels))
+        Ok(self.modules.insert(Module::load(image.get()?)?))
     }
 
-    /// A kernel of a module.
+    /// A function of a module.
     ///
     /// # Errors
     /// `NOT_FOUND`.
     pub fn function(&self, module: u64, name: &str) -> Answer<u64> {
-        let kernels = self.modules.get(module)?;
-        let kernel = Kernel::named(name).filter(|kernel| kernels.contains(kernel));
-        Ok(self.functions.insert(kernel.ok_or(Status::NOT_FOUND)?))
+        let function = self.modules.get(module)?.function(name)?;
+        Ok(self.functions.insert(function))
     }
 
-    /// The kernel of a handle.
+    /// Queues a run of a function, whose parameters are read as many as it takes.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`.
-    pub fn kernel(&self, function: u64) -> Answer<Kernel> {
-        self.functions.get(function)
+    /// `INVALID_HANDLE`; `INVALID_VALUE` for a launch that no device does.
+    pub fn launch(
+        &self,
+        (device, stream): (u32, u64),
+        function: u64,
+        (grid, block, shared_len_bytes): ([u32; 3], [u32; 3], u32),
+        params: Params,
+    ) -> Answer<()> {
+        let function = self.functions.get(function)?;
+        let params = params.words(function.param_count())?;
+        let launch = Launch {
+            function,
+            grid,
+            block,
+            shared_len_bytes,
+            params,
+        };
+        if !launch.is_valid() {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.submit(device, stream, Work::Launch(launch))
     }
 
     /// Ends a module.

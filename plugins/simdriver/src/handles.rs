@@ -32,6 +32,12 @@ impl<T: Clone> Handles<T> {
             .ok_or(Status::INVALID_HANDLE)
     }
 
+    pub(crate) fn update(&self, handle: u64, change: impl FnOnce(&mut T)) -> Answer<()> {
+        let mut all = self.write();
+        change(all.get_mut(&handle).ok_or(Status::INVALID_HANDLE)?);
+        Ok(())
+    }
+
     pub(crate) fn remove(&self, handle: u64) -> Answer<T> {
         self.write().remove(&handle).ok_or(Status::INVALID_HANDLE)
     }

@@ -413,6 +413,24 @@ impl Place {
         }
     }
 
+    /// A copy of the first bytes.
+    pub(crate) fn read(self, len: usize) -> Vec<u8> {
+        // SAFETY: as in `copy_from`: the range is valid, and no one writes to it meanwhile.
+        unsafe { std::slice::from_raw_parts(pointer(self.addr).cast::<u8>(), len) }.to_vec()
+    }
+
+    /// Writes bytes behind an offset, within what was asked for.
+    pub(crate) fn write(self, offset: u64, bytes: &[u8]) {
+        let at = pointer(self.addr + offset).cast::<u8>();
+        // SAFETY: as in `fill`: the range is valid, and no one else uses it meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
+    }
+
+    /// The address through which the bytes can be touched.
+    pub(crate) fn touchable(self) -> u64 {
+        self.addr
+    }
+
     /// The bytes as a word that others change too.
     pub(crate) fn word(&self) -> &AtomicU64 {
         // SAFETY: the place is 8 aligned bytes of a live block, checked by who asks; whoever shares

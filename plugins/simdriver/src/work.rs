@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::code::Launch;
 use crate::device::Device;
 use crate::event::Point;
 use crate::faults::{Effect, Faults};
-use crate::kernel::{Kernel, word};
+use crate::kernel::word;
 use crate::memory::{Memory, MemoryKind, Place};
+use crate::product::Gemm;
 use crate::{Answer, Status};
 
 /// A piece of work.
@@ -38,8 +40,10 @@ pub enum Work {
     },
     /// Calls a function of the host's.
     Host(HostCall),
-    /// Runs a kernel.
-    Kernel(Kernel, Vec<u64>),
+    /// Runs a function of a module.
+    Launch(Launch),
+    /// Multiplies matrices.
+    Product(Gemm),
     /// Frees memory.
     Free(u64),
     /// Replays a graph.
@@ -144,7 +148,8 @@ impl Work {
                 call.run();
                 Ok(())
             }
-            Self::Kernel(kernel, params) => kernel.run(device, memory, params),
+            Self::Launch(launch) => launch.run(device, memory),
+            Self::Product(gemm) => gemm.run(memory),
             Self::Free(ptr) => {
                 let freed = memory.free(*ptr, &[MemoryKind::Pool]);
                 freed.map_err(|_| Status::ILLEGAL_ADDRESS)

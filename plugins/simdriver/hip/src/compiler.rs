@@ -1,23 +1,13 @@
-//! HIP's run-time compiler, as far as that a program can be made and taken: the "code" is the source.
-//! Its statuses are its own, 0 being success.
+//! HIP's run-time compiler. Its statuses are its own, 0 being success.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use stepmesh_simdriver::{Answer, Out, OutText, Status, Text, Values, api};
-
-/// Sources by handle.
-static PROGRAMS: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
-
-fn programs() -> MutexGuard<'static, BTreeMap<u64, String>> {
-    PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn source(program: u64) -> Answer<String> {
-    programs().get(&program).cloned().ok_or(INVALID_PROGRAM)
-}
+use stepmesh_simdriver::{Out, OutText, Programs, Status, Text, Values, api};
 
 api! {
+    fn hiprtcVersion(major: Out<i32>, minor: Out<i32>) {
+        major.set(6)?;
+        minor.set(2)
+    }
+
     fn hiprtcCreateProgram(
         program: Out<u64>, source: Text, _name: Text, headers: i32, _sources: Values<u64>,
         _names: Values<u64>,
@@ -26,44 +16,44 @@ api! {
             return Err(INVALID_INPUT);
         }
         let source = source.get().map_err(|_| INVALID_INPUT)?;
-        let mut programs = programs();
-        let handle = programs.last_key_value().map_or(PROGRAM_BASE, |(last, _)| last + 16);
-        programs.insert(handle, source);
-        program.set(handle)
+        program.set(Programs::create(source)?)
     }
 
-    fn hiprtcCompileProgram(program: u64, _count: i32, _options: Values<u64>) {
-        source(program).map(|_| ())
+    fn hiprtcCompileProgram(program: u64, count: i32, options: Values<Text>) {
+        for idx in 0..usize::try_from(count).unwrap_or(0) {
+            let option = options.get(idx)?.get()?;
+            if !OPTIONS.contains(&option.as_str()) {
+                return Err(INVALID_OPTION);
+            }
+        }
+        Programs::compile(program)
     }
 
     fn hiprtcGetCodeSize(program: u64, size: Out<usize>) {
-        size.set(source(program)?.len() + 1)
+        size.set(Programs::image(program)?.len())
     }
 
     fn hiprtcGetCode(program: u64, code: OutText) {
-        code.set(&source(program)?, i32::MAX)
+        code.put(&Programs::image(program)?)
     }
 
     fn hiprtcGetProgramLogSize(program: u64, size: Out<usize>) {
-        source(program)?;
-        size.set(1)
+        size.set(Programs::log(program)?.len())
     }
 
     fn hiprtcGetProgramLog(program: u64, log: OutText) {
-        source(program)?;
-        log.set("", 1)
+        log.put(&Programs::log(program)?)
     }
 
     fn hiprtcDestroyProgram(program: Out<u64>) {
-        let handle = program.get()?;
-        programs().remove(&handle).ok_or(INVALID_PROGRAM)?;
+        Programs::destroy(program.get()?)?;
         program.set(0)
     }
 }
 
-/// Where no memory is mapped.
-const PROGRAM_BASE: u64 = 0x5e20_0000_0000_0000;
+/// With the architecture that the devices say they have.
+const OPTIONS: [&str; 2] = ["--offload-arch=gfx90a:sramecc+:xnack-", "--std=c++17"];
 /// `HIPRTC_ERROR_INVALID_INPUT`.
 const INVALID_INPUT: Status = Status(3);
-/// `HIPRTC_ERROR_INVALID_PROGRAM`.
-const INVALID_PROGRAM: Status = Status(4);
+/// `HIPRTC_ERROR_INVALID_OPTION`.
+const INVALID_OPTION: Status = Status(5);

@@ -1,6 +1,6 @@
 //! Captures, graphs and kernels.
 
-use stepmesh_simdriver::{Capture, CaptureState, Out, Params, Status, Text, Values, Work};
+use stepmesh_simdriver::{Capture, CaptureState, ImageAt, Out, Params, Text, Values};
 
 use crate::current::{current, functions, hip};
 
@@ -55,16 +55,16 @@ functions! {
         hip()?.destroy_graph(graph)
     }
 
-    fn hipModuleLoadData(module: Out<u64>, image: Text) {
+    fn hipModuleLoadData(module: Out<u64>, image: ImageAt) {
         let (driver, device) = current()?;
-        module.set(driver.load_module(device, &image.get()?)?)
+        module.set(driver.load_module(device, image)?)
     }
 
     fn hipModuleLoadDataEx(
-        module: Out<u64>, image: Text, _count: u32, _options: Values<u32>, _values: Values<u64>,
+        module: Out<u64>, image: ImageAt, _count: u32, _options: Values<u32>, _values: Values<u64>,
     ) {
         let (driver, device) = current()?;
-        module.set(driver.load_module(device, &image.get()?)?)
+        module.set(driver.load_module(device, image)?)
     }
 
     fn hipModuleGetFunction(function: Out<u64>, module: u64, name: Text) {
@@ -79,15 +79,11 @@ functions! {
 
     fn hipModuleLaunchKernel(
         function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
-        block_z: u32, _shared_bytes: u32, stream: u64, params: Params, _extra: Params,
+        block_z: u32, shared_bytes: u32, stream: u64, params: Params, _extra: Params,
     ) {
         let (driver, device) = current()?;
-        if [grid_x, grid_y, grid_z, block_x, block_y, block_z].contains(&0) {
-            return Err(Status::INVALID_VALUE);
-        }
-        let kernel = driver.kernel(function)?;
-        let words = params.words(kernel.param_count())?;
-        driver.submit(device, stream, Work::Kernel(kernel, words))
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        driver.launch((device, stream), function, (grid, block, shared_bytes), params)
     }
 }
 

@@ -1,9 +1,7 @@
-//! `libamdhip64.so.6` on host memory, for tests: the functions of HIP, of its run-time compiler and of
-//! HSA's dma-buf export that StepMesh uses, by their exported names. What they do is in
+//! `libamdhip64.so.6` on host memory, for tests: the functions of HIP, of its run-time compiler, of
+//! rocBLAS and of HSA's dma-buf export that StepMesh uses, by their exported names. What they do is in
 //! `stepmesh-simdriver`; here are HIP's own ways: a current device instead of contexts, the thread's
 //! last error, and the numbers of its sixth version.
-//!
-//! The compiler keeps the source: what is "compiled" is loaded by the names of the kernels in it.
 #![deny(unsafe_code)]
 
 mod compiler;
@@ -12,6 +10,7 @@ mod device;
 mod graph;
 mod hsa;
 mod memory;
+mod rocblas;
 mod stream;
 
 /// A `hipError_t` of success or failure.
