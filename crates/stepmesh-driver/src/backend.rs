@@ -10,7 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use stepmesh_plugin::abi::extension::{
-    SM_EXTENSION_GRAPH_V1, SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1, SM_EXTENSION_RDMA_V1,
+    SM_EXTENSION_COMPUTE_V1, SM_EXTENSION_GRAPH_V1, SM_EXTENSION_IPC_V1, SM_EXTENSION_MEMEVENT_V1,
+    SM_EXTENSION_RDMA_V1,
 };
 use stepmesh_plugin::abi::note::NoteParams;
 use stepmesh_plugin::abi::{Code, SmDeviceInfo, SmPtrAttr};
@@ -262,6 +263,7 @@ impl<D: Driver> Backend for Accelerator<D> {
         };
         match name {
             SM_EXTENSION_RDMA_V1 => Some(Extension::rdma::<Self>()),
+            SM_EXTENSION_COMPUTE_V1 => Some(Extension::compute::<Self>()),
             SM_EXTENSION_MEMEVENT_V1 => Some(Extension::mem_event::<Self>()),
             SM_EXTENSION_IPC_V1 if has_any(|facts| facts.has_ipc) => Some(Extension::ipc::<Self>()),
             SM_EXTENSION_GRAPH_V1 if has_any(|facts| facts.has_graphs) => {
@@ -299,6 +301,24 @@ impl<D: Driver> Accelerator<D> {
         Ok(())
     }
 
+    /// Waits until no graph runs, on streams of others either, and says whether that is so.
+    fn drain_lanes(&self, limit: Duration) -> bool {
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let is_drained = |(device, state): (u32, &Device<D>)| {
+            if state.made_context().is_none() || state.is_lost() {
+                return true;
+            }
+            let what = || format!("look at the graphs that run on device {device}");
+            let look = || {
+                let idle = |driver: &D| state.lanes.is_idle(driver);
+                self.shared.on_relaxed(device, what, idle)
+            };
+            // Work that failed has ended too.
+            wait::until(limit_ns, WaitMode::Block, look).unwrap_or(true)
+        };
+        (0..).zip(&self.shared.devices).all(is_drained)
+    }
+
     fn own_streams(&self) -> Vec<Stream> {
         let streams = self.shared.streams.read();
         let streams = streams.unwrap_or_else(PoisonError::into_inner);
@@ -312,7 +332,7 @@ impl<D: Driver> Accelerator<D> {
     /// Gives everything back. Memory that work may still use stays.
     fn end(&self) {
         let shared = &self.shared;
-        let is_drained = self.drain(END_MAX).is_ok();
+        let is_drained = self.drain(END_MAX).is_ok() && self.drain_lanes(END_MAX);
         // Those that the driver will not call: each must run once.
         host_funcs::run_all_of(shared.serial, None);
         let ended = |outcome: Result<()>| {
@@ -326,6 +346,13 @@ impl<D: Driver> Accelerator<D> {
         if !is_drained {
             let message = "work was under way at the end of the instance: its memory stays";
             return shared.log(LogLevel::Warn, format_args!("{message}"));
+        }
+        for (device, state) in (0..).zip(&shared.devices) {
+            if state.made_context().is_some() {
+                let what = || format!("give back what graphs of device {device} used");
+                let drained = state.lanes.drain();
+                ended(shared.on_ending(device, what, |driver| drained.give_back(driver)));
+            }
         }
         for (ptr, block) in shared.table.drain() {
             ended(shared.give_back_any(ptr, &block));

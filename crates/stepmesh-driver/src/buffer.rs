@@ -86,14 +86,22 @@ impl<D: Driver> Shared<D> {
             .checked_next_multiple_of(unit)
             .ok_or_else(too_large)?;
         let padded_len = len.checked_add(align).ok_or_else(too_large)?;
+        let lanes = &self.device(device)?.lanes;
+        let alloc = |driver: &D, len| match alloc_raw(driver, request.kind, len) {
+            // What executions of graphs hold and do not use may be enough.
+            Err(failure) if failure.kind::<D>() == Kind::OutOfMemory && lanes.trim(driver)? => {
+                alloc_raw(driver, request.kind, len)
+            }
+            answer => answer,
+        };
         self.on_relaxed(device, what, |driver| {
-            let raw = alloc_raw(driver, request.kind, len)?;
+            let raw = alloc(driver, len)?;
             if raw.is_multiple_of(align) {
                 return Ok((raw, raw));
             }
             // Large allocations are aligned by chance; for others there is room for the aligned one.
             free_raw(driver, request.kind, raw)?;
-            let raw = alloc_raw(driver, request.kind, padded_len)?;
+            let raw = alloc(driver, padded_len)?;
             Ok((raw, raw.next_multiple_of(align)))
         })
     }

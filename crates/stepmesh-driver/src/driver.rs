@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use stepmesh_plugin::abi::note::NoteParams;
 use stepmesh_plugin::{Capture, CopyRequest, DmabufMapping, FillRequest, FlagWait, FlushScope};
 
-use crate::{Answer, Kind};
+use crate::{Answer, Kind, Toolkit};
 
 /// A vendor's driver, loaded and initialised.
 ///
@@ -26,7 +26,7 @@ use crate::{Answer, Kind};
 ///   the caller vouches for until the work is done;
 /// - streams and events are live handles of this driver, or `SM_STREAM_LEGACY` and
 ///   `SM_STREAM_PER_THREAD`.
-pub trait Driver: Debug + Send + Sync + Sized + 'static {
+pub trait Driver: Toolkit {
     /// Name, version, kind, aliases: what the plugin's ELF note says.
     const NOTE: NoteParams<'static>;
     /// Who made the plugin.

@@ -18,6 +18,7 @@ use stepmesh_plugin::{
 use crate::backend::Accelerator;
 use crate::event::MemEvent;
 use crate::memory::Origin;
+use crate::shared::Shared;
 use crate::{Driver, Kernel, Kind, info};
 
 impl<D: Driver> Rdma for Accelerator<D> {
@@ -216,21 +217,7 @@ impl<D: Driver> MemEvents for Accelerator<D> {
 impl<D: Driver> Graph for Accelerator<D> {
     fn capture(&self, stream: Stream) -> Result<Capture> {
         self.shared.check_stream(stream)?;
-        let what = || {
-            format!(
-                "ask whether a stream of device {} is captured",
-                stream.device
-            )
-        };
-        let answer = self.shared.on_relaxed(stream.device, what, |driver| {
-            // SAFETY: the table's contract: a live stream.
-            match unsafe { driver.capture(stream.raw) } {
-                // The legacy default stream cannot be captured, nor asked while another one is.
-                Err(failure) if failure.kind::<D>() == Kind::Capturing => Ok(Capture::None),
-                answer => answer,
-            }
-        })?;
-        Ok(answer)
+        self.shared.capture_state(stream)
     }
 
     unsafe fn write_flag(&self, stream: Stream, flag: u64, seq: u64) -> Result<()> {
@@ -246,6 +233,26 @@ impl<D: Driver> Graph for Accelerator<D> {
     unsafe fn seq_add_one(&self, stream: Stream, seq: u64) -> Result<()> {
         // SAFETY: this method's contract.
         unsafe { self.launch(stream, Kernel::AddOne { seq }) }
+    }
+}
+
+impl<D: Driver> Shared<D> {
+    /// Whether a stream is captured.
+    pub(crate) fn capture_state(&self, stream: Stream) -> Result<Capture> {
+        let what = || {
+            format!(
+                "ask whether a stream of device {} is captured",
+                stream.device
+            )
+        };
+        self.on_relaxed(stream.device, what, |driver| {
+            // SAFETY: the table's contract: a live stream.
+            match unsafe { driver.capture(stream.raw) } {
+                // The legacy default stream cannot be captured, nor asked while another one is.
+                Err(failure) if failure.kind::<D>() == Kind::Capturing => Ok(Capture::None),
+                answer => answer,
+            }
+        })
     }
 }
 

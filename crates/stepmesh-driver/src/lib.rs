@@ -17,6 +17,11 @@
 //! - A fault that breaks a device's context is remembered: from then on the device is lost, every call
 //!   on it says why, and giving back and destroying succeed.
 //! - Waits poll, because drivers have waits without a bound only.
+//! - Graphs are compiled to code by the vendor's compiler, which is a library of its own, as the one of
+//!   products is. Where one is missing its operations are not supported, and who asks is told why.
+//! - Executions of graphs share scratch memory and an event for each stream, so that one costs no
+//!   allocation. One that is captured has memory of its own, and its code stays until the instance ends:
+//!   nobody tells when the last graph of it goes.
 //!
 //! # Threads
 //! Everything may be called from any thread.
@@ -27,13 +32,18 @@
 #![deny(unsafe_code)]
 
 pub use backend::Accelerator;
+pub use compute::Executable;
 pub use driver::{Absent, Driver, Exported, Facts, Kernel, PointerFacts};
 pub use event::{Event, MemEvent};
 pub use failure::{Answer, Failure, Kind};
 pub use library::Library;
+pub use toolkit::{
+    Blas, Compiler, Element, FunctionLaunch, Gemm, Matrix, Sums, Toolkit, Uncompiled,
+};
 
 mod backend;
 mod buffer;
+mod compute;
 mod driver;
 mod event;
 mod extensions;
@@ -44,5 +54,6 @@ mod library;
 mod memory;
 mod shared;
 mod stream;
+mod toolkit;
 mod wait;
 mod words;

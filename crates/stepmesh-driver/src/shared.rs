@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use stepmesh_plugin::abi::error::{SM_ERROR_DEVICE_LOST, SM_ERROR_PEER_FATAL, SM_ERROR_STICKY};
 use stepmesh_plugin::{Error, Host, Invalidation, LogLevel, Result};
 
+use crate::compute::Lanes;
 use crate::memory::Table;
 use crate::words::Words;
 use crate::{Answer, Driver, Facts, Failure, Kind, host_funcs};
@@ -40,6 +41,8 @@ pub(crate) struct Device<D: Driver> {
     peers: Mutex<BTreeSet<u32>>,
     /// A stream for copies that the caller waits for; 0 until it is needed.
     pub(crate) copies: Mutex<u64>,
+    /// What executions of graphs share, by stream.
+    pub(crate) lanes: Lanes<D>,
 }
 
 impl<D: Driver> Device<D> {
@@ -51,6 +54,7 @@ impl<D: Driver> Device<D> {
             lost: OnceLock::new(),
             peers: Mutex::default(),
             copies: Mutex::new(0),
+            lanes: Lanes::default(),
         }
     }
 

@@ -24,6 +24,7 @@ use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_GPU, SM_NOTE_PROCESS_STATE}
 use stepmesh_plugin::{Capture, CopyRequest, Direction, DmabufMapping, FillRequest, FlushScope};
 
 use crate::functions::Functions;
+use crate::toolkit::Libraries;
 use crate::{facts, kernels, pointer, status};
 
 /// CUDA's driver, loaded and initialised.
@@ -32,6 +33,7 @@ pub struct Cuda {
     functions: Functions,
     version: i32,
     devices: Vec<CUdevice>,
+    libraries: Libraries,
     /// The kernels' modules, by device.
     modules: Mutex<BTreeMap<u32, Module>>,
 }
@@ -61,6 +63,10 @@ impl Cuda {
 
     pub(crate) fn functions(&self) -> &Functions {
         &self.functions
+    }
+
+    pub(crate) fn libraries(&self) -> &Libraries {
+        &self.libraries
     }
 
     pub(crate) fn handle(&self, device: u32) -> Answer<CUdevice> {
@@ -145,6 +151,7 @@ impl Driver for Cuda {
             functions: Functions::of(&library),
             version: 0,
             devices: Vec::new(),
+            libraries: Libraries::default(),
             modules: Mutex::default(),
         };
         let absent = |driver: &Self, failure: Failure| Absent {
@@ -178,6 +185,9 @@ impl Driver for Cuda {
 
     /// `cuGetErrorName`.
     fn status_name(&self, status: i32) -> String {
+        if let Some(name) = status::foreign_name(status) {
+            return name;
+        }
         let mut name: *const c_char = std::ptr::null();
         // SAFETY: `name` is a local.
         let named = unsafe { self.functions.cuGetErrorName(status, &raw mut name) };
@@ -750,7 +760,7 @@ fn is_done(asked: Answer<()>) -> Answer<bool> {
 }
 
 /// A handle or host address of the ABI as the pointer that it is to the driver.
-fn handle<T>(number: u64) -> *mut T {
+pub(crate) fn handle<T>(number: u64) -> *mut T {
     std::ptr::with_exposed_provenance_mut(to_usize(number))
 }
 
@@ -762,7 +772,7 @@ pub(crate) fn to_u64(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-fn to_usize(number: u64) -> usize {
+pub(crate) fn to_usize(number: u64) -> usize {
     // What does not fit is refused by the driver as out of memory or invalid.
     usize::try_from(number).unwrap_or(usize::MAX)
 }

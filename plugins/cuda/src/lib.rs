@@ -13,6 +13,8 @@
 //!   caller has current is current again when a call returns.
 //! - Kernels are PTX for the oldest architecture that has what they use (`kernels/`), compiled for the
 //!   card by the driver.
+//! - Code of graphs is made by NVRTC and products are cuBLAS', of a major version that the driver takes.
+//!   Both are opened when a graph is first asked about, and are not linked either.
 //!
 //! # Threads
 //! Everything may be called from any thread.
@@ -22,16 +24,21 @@
 //! `CUDA_VISIBLE_DEVICES` hides is not there.
 #![deny(unsafe_code)]
 
+pub use cublas::Cublas;
 pub use driver::{Cuda, Previous, Primary};
+pub use nvrtc::Nvrtc;
 
 use stepmesh_driver::Accelerator;
 
+mod cublas;
 mod driver;
 mod facts;
 mod functions;
 mod kernels;
+mod nvrtc;
 mod pointer;
 mod status;
+mod toolkit;
 
 /// The backend.
 pub type CudaBackend = Accelerator<Cuda>;

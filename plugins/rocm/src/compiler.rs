@@ -1,65 +1,87 @@
 //! HIP's run-time compiler: in HIP's library up to version 6, in one of its own since 5.
 #![expect(unsafe_code, reason = "calls the compiler")]
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-use stepmesh_driver::{Answer, Failure, Library};
+use stepmesh_driver::{Answer, Compiler, Library, Uncompiled};
 
 use crate::functions::CompilerFunctions;
 use crate::status::of_compiler;
 
-/// The compiler, where there is one.
+/// The compiler, loaded.
 #[derive(Debug)]
-pub(crate) struct Compiler(Option<CompilerFunctions>);
+pub struct Hiprtc {
+    functions: CompilerFunctions,
+    version: String,
+}
 
-impl Compiler {
+impl Hiprtc {
     /// That of HIP's library if it has one, for the two are of one version then.
-    pub(crate) fn load(hip: &Library) -> Self {
+    ///
+    /// # Errors
+    /// Which libraries were looked for and what the loader answered.
+    pub fn load(hip: &Library) -> Result<Self, String> {
         let own = CompilerFunctions::of(hip);
         if own.has(COMPILE) {
-            return Self(Some(own));
+            return Ok(Self::new(own));
         }
-        let library = Library::open(LIBRARIES).ok();
-        let functions = library.as_ref().map(CompilerFunctions::of);
-        Self(functions.filter(|functions| functions.has(COMPILE)))
+        let library = Library::open(LIBRARIES)?;
+        let functions = CompilerFunctions::of(&library);
+        if !functions.has(COMPILE) {
+            return Err(format!("{} has no {COMPILE}", library.name()));
+        }
+        Ok(Self::new(functions))
     }
 
-    pub(crate) fn is_there(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// The code object of a source for an architecture.
-    pub(crate) fn compile(&self, source: &str, arch: &str) -> Answer<Vec<u8>> {
-        let functions = self.0.as_ref();
-        let functions = functions.ok_or(Failure::Missing { call: COMPILE })?;
-        of_compiler(compile(functions, source, arch))
+    fn new(functions: CompilerFunctions) -> Self {
+        let (mut major, mut minor): (c_int, c_int) = (0, 0);
+        // SAFETY: both are locals.
+        let asked = unsafe { functions.hiprtcVersion(&raw mut major, &raw mut minor) };
+        let version = match asked {
+            Ok(()) => format!("HIPRTC {major}.{minor}"),
+            Err(_) => "HIPRTC of an unknown version".to_owned(),
+        };
+        Self { functions, version }
     }
 }
 
-fn compile(functions: &CompilerFunctions, source: &str, arch: &str) -> Answer<Vec<u8>> {
-    // Neither has a NUL inside; if one had, the compiler would refuse what is left.
-    let source = CString::new(source).unwrap_or_default();
-    let option = CString::new(format!("--offload-arch={arch}")).unwrap_or_default();
-    let mut program: *mut c_void = null_mut();
-    // SAFETY: `program` is a local; texts have a NUL at their end; there are no headers.
-    unsafe {
-        functions.hiprtcCreateProgram(
-            &raw mut program,
-            source.as_ptr(),
-            c"flags.hip".as_ptr(),
-            0,
-            null(),
-            null(),
-        )?;
-    };
-    let options = [option.as_ptr()];
-    // SAFETY: the program was made above; one option with a NUL at its end.
-    let compiled = unsafe { functions.hiprtcCompileProgram(program, 1, options.as_ptr()) };
-    let code = compiled.and_then(|()| code_of(functions, program));
-    // SAFETY: made above and used no more.
-    let destroyed = unsafe { functions.hiprtcDestroyProgram(&raw mut program) };
-    destroyed.and(code)
+impl Compiler for Hiprtc {
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// `hiprtcCreateProgram`, `hiprtcCompileProgram`, `hiprtcGetCode`.
+    fn compile(&self, source: &str, arch: &str) -> Result<Vec<u8>, Uncompiled> {
+        // Neither has a NUL inside; if one had, the compiler would refuse what is left.
+        let source = CString::new(source).unwrap_or_default();
+        let option = CString::new(format!("--offload-arch={arch}")).unwrap_or_default();
+        let functions = &self.functions;
+        let mut program: *mut c_void = null_mut();
+        // SAFETY: `program` is a local; texts have a NUL at their end; there are no headers.
+        of_compiler(unsafe {
+            functions.hiprtcCreateProgram(
+                &raw mut program,
+                source.as_ptr(),
+                c"stepmesh.hip".as_ptr(),
+                0,
+                null(),
+                null(),
+            )
+        })?;
+        let options = [option.as_ptr(), STANDARD.as_ptr()];
+        // SAFETY: the program was made above; two options with a NUL at their end.
+        let compiled = unsafe { functions.hiprtcCompileProgram(program, 2, options.as_ptr()) };
+        let code = compiled.and_then(|()| code_of(functions, program));
+        let log = match &code {
+            Ok(_) => String::new(),
+            Err(_) => log_of(functions, program).unwrap_or_default(),
+        };
+        // It may refuse no program that it made.
+        // SAFETY: made above and used no more.
+        let _ = unsafe { functions.hiprtcDestroyProgram(&raw mut program) };
+        of_compiler(code).map_err(|failure| Uncompiled { failure, log })
+    }
 }
 
 fn code_of(functions: &CompilerFunctions, program: *mut c_void) -> Answer<Vec<u8>> {
@@ -73,7 +95,20 @@ fn code_of(functions: &CompilerFunctions, program: *mut c_void) -> Answer<Vec<u8
     Ok(code)
 }
 
+fn log_of(functions: &CompilerFunctions, program: *mut c_void) -> Answer<String> {
+    let mut len = 0;
+    // SAFETY: a live program; `len` is a local.
+    unsafe { functions.hiprtcGetProgramLogSize(program, &raw mut len)? };
+    let mut log = vec![0_u8; len];
+    // SAFETY: a live program, and as much room as it said.
+    unsafe { functions.hiprtcGetProgramLog(program, log.as_mut_ptr().cast())? };
+    let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
 const COMPILE: &str = "hiprtcCompileProgram";
+/// What the sources are written in.
+const STANDARD: &std::ffi::CStr = c"--std=c++17";
 /// The newest version first, as with HIP's library.
 const LIBRARIES: &[&str] = &[
     "libhiprtc.so.7",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hip_sys::hiprt::{
     hipDeviceAttribute_t, hipError_t, hipEvent_t, hipEventBlockingSync, hipEventDefault,
@@ -16,17 +16,19 @@ use hip_sys::hiprt::{
     hipStreamCaptureStatus, hipStreamDefault, hipStreamNonBlocking,
 };
 use stepmesh_driver::{
-    Absent, Answer, Driver, Exported, Facts, Failure, Kernel, Kind, Library, PointerFacts,
+    Absent, Answer, Compiler as _, Driver, Exported, Facts, Failure, Kernel, Kind, Library,
+    PointerFacts,
 };
 use stepmesh_plugin::abi::device::SM_DLPACK_ROCM;
 use stepmesh_plugin::abi::note::{NoteParams, SM_KIND_GPU, SM_NOTE_PROCESS_STATE};
 use stepmesh_plugin::abi::stream::SM_STREAM_LEGACY;
 use stepmesh_plugin::{Capture, CopyRequest, Direction, DmabufMapping, FillRequest, FlushScope};
 
-use crate::compiler::Compiler;
+use crate::compiler::Hiprtc;
 use crate::functions::{ErrorName, Functions};
 use crate::handles::{handle, made, ordinal, stream_of, to_u64, to_usize};
 use crate::hsa::Hsa;
+use crate::rocblas::Rocblas;
 use crate::{facts, kernels, pointer, status};
 
 /// HIP, loaded and initialised.
@@ -34,7 +36,9 @@ use crate::{facts, kernels, pointer, status};
 pub struct Rocm {
     functions: Functions,
     error_name: ErrorName,
-    compiler: Compiler,
+    compiler: Result<Hiprtc, String>,
+    /// Opened when it is first asked for.
+    blas: OnceLock<Result<Rocblas, String>>,
     hsa: Hsa,
     /// 60200000 is 6.2.
     version: i32,
@@ -61,8 +65,12 @@ impl Rocm {
         &self.functions
     }
 
-    pub(crate) fn compiler(&self) -> &Compiler {
+    pub(crate) fn loaded_compiler(&self) -> &Result<Hiprtc, String> {
         &self.compiler
+    }
+
+    pub(crate) fn loaded_blas(&self) -> &Result<Rocblas, String> {
+        self.blas.get_or_init(|| Rocblas::load(self.version))
     }
 
     pub(crate) fn hsa(&self) -> &Hsa {
@@ -138,7 +146,12 @@ impl Rocm {
             hipDeviceAttribute_t::hipDeviceAttributeWallClockRate,
         )?;
         let arch = facts::arch(self, device)?;
-        let code = self.compiler.compile(&kernels::source(clock), &arch)?;
+        let missing = Failure::Missing {
+            call: "hiprtcCompileProgram",
+        };
+        let compiler = self.compiler.as_ref().map_err(|_| missing)?;
+        let code = compiler.compile(&kernels::source(clock), &arch);
+        let code = code.map_err(|uncompiled| uncompiled.failure)?;
         let mut module: hipModule_t = null_mut();
         // SAFETY: `module` is a local; the code is what the compiler made, and outlives the call.
         unsafe {
@@ -198,7 +211,8 @@ impl Driver for Rocm {
         let mut driver = Self {
             functions: Functions::of(&library),
             error_name: ErrorName::of(&library),
-            compiler: Compiler::load(&library),
+            compiler: Hiprtc::load(&library),
+            blas: OnceLock::new(),
             hsa: Hsa::load(),
             version: 0,
             device_count: 0,

@@ -42,7 +42,7 @@ pub(crate) fn facts(driver: &Rocm, device: u32) -> Answer<Facts> {
         has_ipc: functions.has("hipIpcGetMemHandle"),
         // The kernels are compiled for the architecture, and wait by the device's clock.
         has_graphs: functions.has("hipStreamGetCaptureInfo")
-            && driver.compiler().is_there()
+            && driver.loaded_compiler().is_ok()
             && !arch.is_empty()
             && has(Attribute::hipDeviceAttributeWallClockRate),
         arch,

@@ -145,6 +145,9 @@ stepmesh_driver::functions! {
         fn hiprtcCompileProgram(
             program: *mut c_void, count: c_int, options: *const *const c_char,
         );
+        fn hiprtcVersion(major: *mut c_int, minor: *mut c_int);
+        fn hiprtcGetProgramLogSize(program: *mut c_void, size: *mut usize);
+        fn hiprtcGetProgramLog(program: *mut c_void, log: *mut c_char);
         fn hiprtcGetCodeSize(program: *mut c_void, size: *mut usize);
         fn hiprtcGetCode(program: *mut c_void, code: *mut c_char);
         fn hiprtcDestroyProgram(program: *mut *mut c_void);

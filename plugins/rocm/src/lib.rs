@@ -14,6 +14,7 @@
 //! - dma-bufs come from HSA, the layer below, whose library HIP has loaded already.
 //! - Kernels are HIP source (`kernels/`), compiled for the card by HIP's run-time compiler when they are
 //!   first used. Without the compiler there is no `stepmesh.graph.v1`.
+//! - Code of graphs is made by the same compiler, and products are rocBLAS', of HIP's own major version.
 //!
 //! # Threads
 //! Everything may be called from any thread.
@@ -24,7 +25,9 @@
 //! hides is not there.
 #![deny(unsafe_code)]
 
+pub use compiler::Hiprtc;
 pub use driver::{Previous, Rocm};
+pub use rocblas::Rocblas;
 
 use stepmesh_driver::Accelerator;
 
@@ -36,7 +39,9 @@ mod handles;
 mod hsa;
 mod kernels;
 mod pointer;
+mod rocblas;
 mod status;
+mod toolkit;
 
 /// The backend.
 pub type RocmBackend = Accelerator<Rocm>;
