@@ -2,7 +2,7 @@
 //! node. A check whose need is absent has not passed, so absence is found here once and reported;
 //! the checks themselves live with what they check.
 
-use std::{env, fs, process::Command};
+use std::{env, fs, path::Path, process::Command};
 
 use anyhow::{Result, bail};
 
@@ -185,6 +185,20 @@ fn xla() -> Presence {
     }
 }
 
+/// The same look as in plugins/cuda/tests.
+fn nvrtc() -> Presence {
+    let usual = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../target/nvrtc/nvidia/cuda_nvrtc/lib"
+    );
+    let folder = env::var("STEPMESH_NVRTC_DIR").unwrap_or_else(|_| usual.into());
+    if Path::new(&folder).join("libnvrtc.so.12").is_file() {
+        Presence::Present
+    } else {
+        Presence::Absent("no libnvrtc.so.12 in target/nvrtc, nor by STEPMESH_NVRTC_DIR".into())
+    }
+}
+
 /// A file alone is not enough: libraries make it also where no driver answers.
 fn device_file(path: &str) -> Presence {
     match fs::File::open(path) {
@@ -217,7 +231,7 @@ const LDCONFIG: &str = "/sbin/ldconfig";
 const UDMABUF: &str = "/dev/udmabuf";
 
 /// The order is that of the report.
-const NEEDS: [Need; 12] = [
+const NEEDS: [Need; 13] = [
     CXX,
     ABIDIFF_NEED,
     Need {
@@ -256,6 +270,11 @@ const NEEDS: [Need; 12] = [
         probe: hip_library,
     },
     Need {
+        name: "nvrtc",
+        checks: "that NVIDIA's own compiler takes the sources of graphs",
+        probe: nvrtc,
+    },
+    Need {
         name: "udmabuf",
         checks: "dma-bufs of simulated devices",
         probe: udmabuf,
@@ -274,7 +293,7 @@ const NEEDS: [Need; 12] = [
 
 pub(crate) const CXX: Need = Need {
     name: "cxx",
-    checks: "the header of the ABI as C++17, and the backend in C++",
+    checks: "the header of the ABI as C++17, the backend in C++, and graphs on simulated GPUs",
     probe: cxx,
 };
 

@@ -60,7 +60,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["stepmesh-kernels", "stepmesh-plugin"],
     ),
     // What the backends of GPU vendors share.
-    ("stepmesh-driver", &["stepmesh-plugin"]),
+    (
+        "stepmesh-driver",
+        &["stepmesh-gpu-source", "stepmesh-plugin"],
+    ),
     (
         "stepmesh-backend-cuda",
         &["stepmesh-driver", "stepmesh-plugin"],
@@ -69,8 +72,9 @@ const ARROWS: &[(&str, &[&str])] = &[
         "stepmesh-backend-rocm",
         &["stepmesh-driver", "stepmesh-plugin"],
     ),
-    // Stand-ins for the vendors' libraries, for tests: they know nothing of us.
-    ("stepmesh-simdriver", &[]),
+    // Stand-ins for the vendors' libraries, for tests: of us they know the header with which the source
+    // of kernels is C++.
+    ("stepmesh-simdriver", &["stepmesh-gpu-source"]),
     ("stepmesh-simdriver-cuda", &["stepmesh-simdriver"]),
     ("stepmesh-simdriver-hip", &["stepmesh-simdriver"]),
     // The cpu backend is linked in as the fallback of a host without plugin files.

@@ -107,12 +107,14 @@ crates/stepmesh-conformance/src/raw/            calls plugins under test through
 crates/stepmesh-conformance/tests/              names the entry of a backend that is linked in
 crates/stepmesh-driver/src/backend.rs           the trait's methods whose caller vouches for addresses
 crates/stepmesh-driver/src/buffer.rs            gives memory back that the table knows
+crates/stepmesh-driver/src/compute/             calls the driver with handles of its own
 crates/stepmesh-driver/src/driver.rs            methods whose caller vouches for addresses and handles
 crates/stepmesh-driver/src/event.rs             calls the driver with handles of its own
 crates/stepmesh-driver/src/extensions.rs        the traits' methods whose caller vouches for addresses
 crates/stepmesh-driver/src/host_funcs.rs        is called by the driver with a number
 crates/stepmesh-driver/src/library.rs           opens vendors' libraries and names their functions
 crates/stepmesh-driver/src/stream.rs            calls the driver with handles of the caller
+crates/stepmesh-driver/src/toolkit.rs           methods whose caller vouches for addresses and handles
 crates/stepmesh-driver/src/words.rs             makes references of pinned memory
 crates/stepmesh-rdma/src/registration/domain.rs registers memory that its owner vouched for
 crates/stepmesh-rdma/src/registration/tests.rs  describes memory that nobody touches
@@ -147,9 +149,12 @@ plugins/cpu/src/compute.rs                      hands on memory that submitters 
 plugins/cpu/src/engine.rs                       touches memory that submitters vouched for
 plugins/cpu/src/sys.rs                          tells the kernel about memory
 plugins/cpu/tests/                              calls the table as a C host does
+plugins/cuda/src/cublas.rs                      calls cuBLAS
 plugins/cuda/src/driver.rs                      calls CUDA's driver
 plugins/cuda/src/facts.rs                       calls CUDA's driver
+plugins/cuda/src/nvrtc.rs                       calls CUDA's run-time compiler
 plugins/cuda/src/pointer.rs                     calls CUDA's driver
+plugins/cuda/src/toolkit.rs                     calls CUDA's driver
 plugins/cuda/tests/                             calls the backend as the kit does
 plugins/sim/src/backend.rs                      the trait's methods whose caller vouches for addresses
 plugins/sim/src/compute.rs                      hands on memory that submitters vouched for
@@ -163,11 +168,15 @@ plugins/rocm/src/facts.rs                       calls HIP
 plugins/rocm/src/functions.rs                   names functions of C libraries
 plugins/rocm/src/hsa.rs                         calls HSA
 plugins/rocm/src/pointer.rs                     calls HIP
+plugins/rocm/src/rocblas.rs                     calls rocBLAS
+plugins/rocm/src/toolkit.rs                     calls HIP
 plugins/rocm/tests/                             calls HIP as a framework does, beside the backend
 plugins/simdriver/src/boundary.rs               reads and writes for C callers, exports their functions
+plugins/simdriver/src/code.rs                   loads compiled kernels and calls them
 plugins/simdriver/src/dmabuf.rs                 asks a driver for a dma-buf, and owns what it gives
 plugins/simdriver/src/memory.rs                 maps the memory of simulated devices and copies it
 plugins/simdriver/src/work.rs                   calls functions of the driver's callers
+plugins/simdriver/testing/                      calls the backends as the kit's table does
 plugins/sim/tests/                              calls the table as a C host does
 xtask/src/plugins/load.rs                       calls the C entry of each built plugin
 ";

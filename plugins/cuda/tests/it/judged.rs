@@ -66,7 +66,8 @@ pub(crate) fn plugins() -> Result<PathBuf, Failed> {
     folder("STEPMESH_PLUGIN_DIR")
 }
 
-fn plugin() -> Result<PathBuf, Failed> {
+/// The plugin under test.
+pub(crate) fn plugin() -> Result<PathBuf, Failed> {
     Ok(plugins()?.join("libstepmesh_backend_cuda.so"))
 }
 

@@ -8,7 +8,10 @@
     reason = "a test program, which the lints take for an ordinary one"
 )]
 
+mod computing;
 mod files;
+#[path = "../../../simdriver/testing/graphs.rs"]
+mod graphs;
 mod judged;
 mod scenarios;
 mod trouble;
@@ -31,6 +34,11 @@ fn main() -> ExitCode {
         eprintln!("{error:?}");
         return ExitCode::FAILURE;
     }
-    let trials = [judged::trials(), trouble::trials(), files::trials()];
+    let trials = [
+        judged::trials(),
+        trouble::trials(),
+        computing::trials(),
+        files::trials(),
+    ];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }

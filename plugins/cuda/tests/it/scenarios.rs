@@ -19,7 +19,8 @@ use stepmesh_plugin::{
 /// Runs the scenario that the environment names, if it names one.
 pub(crate) fn run_if_asked() -> Option<ExitCode> {
     let role = std::env::var(ROLE).ok()?;
-    let scenario = SCENARIOS.iter().find(|(name, _)| *name == role);
+    let mut scenarios = SCENARIOS.iter().chain(crate::computing::SCENARIOS);
+    let scenario = scenarios.find(|(name, _)| *name == role);
     let (_, scenario) = scenario.unwrap_or_else(|| panic!("no scenario {role}"));
     Some(scenario())
 }

@@ -47,20 +47,24 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-fn scenario(name: &str, driver: &Path, variables: &[(&str, &str)]) -> Result<Completion, Failed> {
+pub(crate) fn scenario(
+    name: &str,
+    driver: &Path,
+    variables: &[(&str, &str)],
+) -> Result<Completion, Failed> {
     let mut command = child(name)?;
     command.env("LD_LIBRARY_PATH", search_path(driver));
     command.envs(variables.iter().copied());
     ended(&mut command)
 }
 
-fn child(name: &str) -> Result<Command, Failed> {
+pub(crate) fn child(name: &str) -> Result<Command, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, name);
     Ok(command)
 }
 
-fn ended(command: &mut Command) -> Result<Completion, Failed> {
+pub(crate) fn ended(command: &mut Command) -> Result<Completion, Failed> {
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     match output.status.code() {

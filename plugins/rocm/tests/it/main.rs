@@ -8,6 +8,9 @@
     reason = "a test program, which the lints take for an ordinary one"
 )]
 
+mod computing;
+#[path = "../../../simdriver/testing/graphs.rs"]
+mod graphs;
 mod judged;
 mod kernels;
 mod runtimes;
@@ -33,6 +36,11 @@ fn main() -> ExitCode {
         eprintln!("{error:?}");
         return ExitCode::FAILURE;
     }
-    let trials = [judged::trials(), trouble::trials(), kernels::trials()];
+    let trials = [
+        judged::trials(),
+        trouble::trials(),
+        computing::trials(),
+        kernels::trials(),
+    ];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }

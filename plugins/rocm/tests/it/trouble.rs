@@ -52,20 +52,24 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-fn scenario(name: &str, runtime: &Path, variables: &[(&str, &str)]) -> Result<Completion, Failed> {
+pub(crate) fn scenario(
+    name: &str,
+    runtime: &Path,
+    variables: &[(&str, &str)],
+) -> Result<Completion, Failed> {
     let mut command = child(name)?;
     command.env("LD_LIBRARY_PATH", search_path(runtime));
     command.envs(variables.iter().copied());
     ended(&mut command)
 }
 
-fn child(name: &str) -> Result<Command, Failed> {
+pub(crate) fn child(name: &str) -> Result<Command, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, name);
     Ok(command)
 }
 
-fn ended(command: &mut Command) -> Result<Completion, Failed> {
+pub(crate) fn ended(command: &mut Command) -> Result<Completion, Failed> {
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     match output.status.code() {
@@ -110,7 +114,7 @@ fn compile(source: &str, to: &Path) -> Result<(), Failed> {
 }
 
 /// A library in which nobody finds these functions: their names are other ones.
-fn without(mut library: Vec<u8>, functions: &[&str]) -> Vec<u8> {
+pub(crate) fn without(mut library: Vec<u8>, functions: &[&str]) -> Vec<u8> {
     for function in functions {
         let name = [b"\0", function.as_bytes(), b"\0"].concat();
         let places: Vec<usize> = library
