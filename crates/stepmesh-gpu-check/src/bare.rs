@@ -4,6 +4,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use stepmesh_driver::{Answer, Failure, Library};
@@ -18,6 +19,8 @@ stepmesh_driver::functions! {
         fn cuDevicePrimaryCtxRelease_v2(device: c_int);
         fn cuCtxSetCurrent(context: *mut c_void);
         fn cuMemcpyDtoDAsync_v2(dst: u64, src: u64, len: usize, stream: *mut c_void);
+        fn cuMemHostRegister_v2(ptr: *mut c_void, len: usize, flags: c_uint);
+        fn cuMemHostUnregister(ptr: *mut c_void);
         fn cuStreamQuery(stream: *mut c_void);
         fn cuStreamBeginCapture_v2(stream: *mut c_void, mode: c_uint);
         fn cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void);
@@ -95,6 +98,22 @@ impl Bare {
             self.functions
                 .cuMemcpyDtoDAsync_v2(dst, src, len, handle(stream))
         })
+    }
+
+    /// Registers host memory and undoes it, and says how long each took. A device is current.
+    pub(crate) fn register(&self, memory: &mut [u8]) -> Result<[Duration; 2]> {
+        let (ptr, len) = (memory.as_mut_ptr().cast(), memory.len());
+        let start = Instant::now();
+        // SAFETY: the memory is borrowed until this returns, and unregistered before.
+        told(unsafe {
+            self.functions
+                .cuMemHostRegister_v2(ptr, len, PORTABLE_AND_MAPPED)
+        })?;
+        let registered = start.elapsed();
+        let start = Instant::now();
+        // SAFETY: registered above; no work uses it.
+        told(unsafe { self.functions.cuMemHostUnregister(ptr) })?;
+        Ok([registered, start.elapsed()])
     }
 
     /// Waits for a stream by asking.
@@ -184,5 +203,7 @@ fn handle(number: u64) -> *mut c_void {
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
+/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`, as the backend has them.
+const PORTABLE_AND_MAPPED: c_uint = 3;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_uint = 2;

@@ -1,4 +1,4 @@
-//! What allocating memory and getting it ready for a network adapter costs.
+//! What allocating memory, registering the host's and getting memory ready for a network adapter costs.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use stepmesh_core::{AllocFlags, AllocOptions, Device, DmabufMapping, MemoryKind};
 
+use crate::bare::Bare;
 use crate::rows::{Rows, microseconds};
 
-pub(crate) fn measure(device: &Device, rows: &mut Rows) -> Result<()> {
+pub(crate) fn measure(device: &Device, bare: &Bare, rows: &mut Rows) -> Result<()> {
+    registration(device, bare, rows)?;
     let rdma = AllocOptions {
         flags: AllocFlags::RDMA,
         ..AllocOptions::default()
@@ -61,5 +63,26 @@ pub(crate) fn measure(device: &Device, rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
+/// The driver's call alone: the backend adds an entry in a table.
+fn registration(device: &Device, bare: &Bare, rows: &mut Rows) -> Result<()> {
+    let _current = bare.enter(device.ordinal())?;
+    // Written, so that the pages are there.
+    let mut memory = vec![1_u8; 64 << 20];
+    let (mut took, mut gone) = (Vec::new(), Vec::new());
+    for _ in 0..REGISTRATIONS {
+        let [registered, undone] = bare.register(&mut memory)?;
+        took.push(registered);
+        gone.push(undone);
+    }
+    rows.add(
+        "register 64 MiB of host memory",
+        microseconds(&mut took),
+        format!("by cuMemHostRegister, undone {}", microseconds(&mut gone)),
+    );
+    Ok(())
+}
+
+/// Rounds of a call that takes milliseconds.
+const REGISTRATIONS: usize = 10;
 /// Rounds of each.
 const ROUNDS: usize = 50;

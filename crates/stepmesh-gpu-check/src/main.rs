@@ -9,6 +9,7 @@
 )]
 
 mod bare;
+mod compute;
 mod copies;
 mod costs;
 mod events;
@@ -72,8 +73,9 @@ fn run(options: &Options) -> Result<bool> {
     let mut rows = Rows::default();
     copies::measure(&device, &bare, &mut rows).context("copies")?;
     events::measure(&backend, &device, &mut rows).context("events")?;
-    costs::measure(&device, &mut rows).context("costs")?;
+    costs::measure(&device, &bare, &mut rows).context("costs")?;
     flags::measure(&device, &bare, &mut rows).context("flags")?;
+    compute::measure(&device, is_simulated(&device), &mut rows).context("graphs")?;
     let title = title(&device, &bare);
     drop((device, backend));
     if !options.no_conformance {
@@ -115,13 +117,17 @@ fn open(plugin: &Path) -> Result<Backend> {
 fn title(device: &Device, bare: &Bare) -> String {
     let info = device.info();
     let (name, arch, driver) = (&info.name, &info.arch, bare.version_text());
-    if name.to_lowercase().contains("simulated") {
+    if is_simulated(device) {
         return format!(
             "gpu-check over the SIMULATED driver ({name}): it proves our code, not the hardware; \
              speeds are those of this machine's memory"
         );
     }
     format!("gpu-check on {name} ({arch}), driver of CUDA {driver}")
+}
+
+fn is_simulated(device: &Device) -> bool {
+    device.info().name.to_lowercase().contains("simulated")
 }
 
 /// As the loader has it, beside the program.
