@@ -386,8 +386,8 @@ pub(crate) fn lazy_tensors(plugin: &Path, backend: &str) {
         let (found, wanted) = (run(&compiled, step), run(&interpreted, step));
         assert_eq!(found.len(), 8 * 32);
         for (found, wanted) in found.iter().zip(&wanted) {
-            // Some of the last bits of bf16, for sums are rounded on the way.
-            let bound = wanted.abs().max(1.0) / 64.0;
+            // The interpreter rounds nothing on the way, and the graph to 8 bits four times.
+            let bound = wanted.abs().max(1.0) / 16.0;
             assert!((found - wanted).abs() <= bound, "{found} for {wanted}");
         }
     }
