@@ -322,7 +322,7 @@ fn probe() -> Probe {
 }
 
 /// Says that something could not be tested here, or fails if `STEPMESH_REQUIRE` names it.
-fn report_absent(what: &str, reason: &str) {
+pub(crate) fn report_absent(what: &str, reason: &str) {
     let required = env::var("STEPMESH_REQUIRE").unwrap_or_default();
     assert!(
         !required.split(',').any(|name| name.trim() == "rdma"),
