@@ -406,8 +406,11 @@ impl Machine for ServerMachine {
 }
 
 impl NewsFor for ServerMachine {
-    fn take(&mut self, _fabrics: &mut Fabrics, _news: News, _routes: &start::Routes) {
+    fn take(&mut self, _fabrics: &mut Fabrics, news: News, _routes: &start::Routes) {
         // A worker that comes back connects by itself, and one that is lost is noticed by its
-        // connection, after what it sent before.
+        // connection, after what it sent before; unless it has none.
+        if let News::Lost { member, reason } = news {
+            self.is_lost(member, &reason);
+        }
     }
 }

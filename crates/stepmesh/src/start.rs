@@ -87,15 +87,10 @@ pub(crate) fn worker(config: &Config) -> Result<Mesh<WorkerMachine>, Error> {
     };
     let mut machine = WorkerMachine::new(hello, limits, joining.clock.clone());
     let mut fabrics = Fabrics::new(joining.data);
-    let routes = Routes::new(config, &fabrics, &joining.formed);
-    let mut servers: Vec<_> = joining
-        .formed
-        .entries
-        .iter()
-        .filter_map(|e| routes.server(e))
-        .collect();
-    servers.sort_by_key(|(index, _)| *index);
-    for (index, address) in servers {
+    let formed = &joining.formed;
+    let routes = Routes::new(config, &fabrics, formed);
+    machine.expect_servers(routes.rail(formed));
+    for (index, address) in formed.entries.iter().filter_map(|e| routes.server(e)) {
         machine.set_server(&mut fabrics, index, address);
     }
     let engine = Engine::new(
@@ -104,6 +99,9 @@ pub(crate) fn worker(config: &Config) -> Result<Mesh<WorkerMachine>, Error> {
         options(config),
         "worker",
     )?;
+    // From here on others hear of this member, and it of them, while it waits.
+    let mesh = Mesh::start(formed, engine, joining.control, routes)?;
+    let engine = mesh.engine();
     let left = deadline.saturating_duration_since(Instant::now());
     let connected = engine.wait(left, |state| match state.machine.is_connected() {
         Ok(false) => None,
@@ -121,7 +119,7 @@ pub(crate) fn worker(config: &Config) -> Result<Mesh<WorkerMachine>, Error> {
             });
         }
     }
-    Mesh::start(&joining.formed, engine, joining.control, routes)
+    Ok(mesh)
 }
 
 /// Joins as a server and waits for the workers.
@@ -143,7 +141,7 @@ pub(crate) fn server(config: &Config, device: &Device) -> Result<Mesh<ServerMach
         trace: config.trace.enabled,
     };
     let groups = formed.workers / formed.group_size.max(1);
-    let machine = ServerMachine::new(
+    let mut machine = ServerMachine::new(
         hello,
         device.clone(),
         groups as usize,
@@ -151,6 +149,7 @@ pub(crate) fn server(config: &Config, device: &Device) -> Result<Mesh<ServerMach
         limits,
         joining.clock.clone(),
     );
+    machine.expect_workers(formed.entries.iter().map(|entry| entry.member));
     let fabrics = Fabrics::new(joining.data);
     let routes = Routes::new(config, &fabrics, formed);
     let engine = Engine::new(
@@ -159,6 +158,9 @@ pub(crate) fn server(config: &Config, device: &Device) -> Result<Mesh<ServerMach
         options(config),
         "server",
     )?;
+    // As for a worker.
+    let mesh = Mesh::start(formed, engine, joining.control, routes)?;
+    let engine = mesh.engine();
     let left = deadline.saturating_duration_since(Instant::now());
     let connected = engine.wait(left, |state| match state.machine.not_connected() {
         None => Some(()),
@@ -172,7 +174,7 @@ pub(crate) fn server(config: &Config, device: &Device) -> Result<Mesh<ServerMach
             missing: missing.unwrap_or_else(|| "nothing".into()),
         });
     }
-    Mesh::start(&joining.formed, engine, joining.control, routes)
+    Ok(mesh)
 }
 
 /// Meets the others at the scheduler.
@@ -461,6 +463,16 @@ impl Routes {
             kinds: fabrics.iter().map(Fabric::kind).collect(),
             timeout: Duration::from_millis(config.timeouts.connect_ms),
         }
+    }
+
+    /// The servers of this worker's rail, there or not.
+    fn rail(&self, formed: &Formed) -> impl Iterator<Item = Member> + use<> {
+        let (group_size, instance) = (self.group_size, formed.you.rank % self.group_size);
+        (0..formed.servers / group_size).map(move |place| Member {
+            role: Role::Server,
+            rank: place * group_size + instance,
+            generation: 0,
+        })
     }
 
     /// The place of a server in the rail, and the ways to it in the order of our own fabrics:

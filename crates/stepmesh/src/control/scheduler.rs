@@ -315,15 +315,13 @@ impl SchedulerMachine {
             return;
         };
         let rail = |rank: u32| rank % self.options.group_size.max(1);
-        // A worker connects to the servers of its rail; nobody else needs addresses.
+        // A worker connects to the servers of its rail, and these wait for the workers that are there.
         let entries = self
             .members
             .iter()
             .filter_map(Joined::entry)
             .filter(|entry| {
-                you.role == Role::Worker
-                    && entry.member.role == Role::Server
-                    && rail(entry.member.rank) == rail(you.rank)
+                entry.member.role != you.role && rail(entry.member.rank) == rail(you.rank)
             });
         let formed = FromScheduler::Formed(Formed {
             you,

@@ -222,3 +222,54 @@ fn a_rank_that_left_is_taken_again_and_traffic_resumes() {
         mesh.end(echoes);
     }
 }
+
+#[test]
+fn who_joins_while_others_are_lost_does_not_wait_for_them_and_meets_them_when_they_are_back() {
+    for kind in kinds(&[TransportKind::Shm, TransportKind::Tcp]) {
+        let mut mesh = Mesh::form(config(kind, 2, 2));
+        drop(mesh.servers.remove(1));
+        drop(mesh.workers.remove(1));
+        let mut again = mesh.config.clone();
+        again.mesh.rank = 1;
+        // The scheduler must have noticed, or it says that the ranks are taken.
+        let worker = loop {
+            match Worker::start(&again) {
+                Ok(worker) if worker.member().generation == 1 => break worker,
+                Ok(worker) => panic!("{}", worker.member()),
+                Err(error) => assert!(error.to_string().contains("taken"), "{error}"),
+            }
+        };
+        assert_eq!(worker.servers(), 2, "{kind:?}");
+        let (push, pulls) = (scalar(&mesh, 7.0), [scalar(&mesh, 0.0), scalar(&mesh, 0.0)]);
+        let pull = [Keyed::new(2, &pulls[0]), Keyed::new(3, &pulls[1])];
+        let refused = worker.push_pull(&[Keyed::new(1, &push)], &pull);
+        let refused = refused.map(|_| ()).unwrap_err();
+        assert!(
+            matches!(&refused, Error::PeerLost { peer, .. } if peer.rank == 1),
+            "{kind:?}: {refused}"
+        );
+        drop(worker);
+        let server = loop {
+            match Server::start(&again, &mesh.device) {
+                Ok(server) => break server,
+                Err(error) => assert!(error.to_string().contains("taken"), "{error}"),
+            }
+        };
+        mesh.servers.push(Arc::new(server));
+        let echoes = mesh.echo();
+        let worker = &mesh.workers[0];
+        let handle = loop {
+            match worker.push_pull(&[Keyed::new(1, &push)], &pull) {
+                Ok(handle) => match handle.wait(PATIENCE) {
+                    Ok(()) => break handle,
+                    Err(error) => assert!(matches!(error, Error::PeerLost { .. }), "{error}"),
+                },
+                Err(error) => assert!(matches!(error, Error::PeerLost { .. }), "{error}"),
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(pulls[1].to_vec::<f32>().unwrap(), [7.0], "{kind:?}");
+        drop(handle);
+        mesh.end(echoes);
+    }
+}

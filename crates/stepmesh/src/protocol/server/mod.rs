@@ -237,12 +237,32 @@ impl ServerMachine {
         std::mem::take(&mut self.news)
     }
 
-    /// Whether every worker is connected, and who is not.
-    pub(crate) fn not_connected(&self) -> Option<Arc<str>> {
-        if self.workers.iter().all(|worker| worker.link.is_up()) {
-            return None;
+    /// Says which workers there are; the others are not waited for.
+    pub(crate) fn expect_workers(&mut self, there: impl Iterator<Item = Member>) {
+        let there: Vec<u32> = there.map(|member| member.rank).collect();
+        for worker in &mut self.workers {
+            if !there.contains(&worker.link.member.rank) {
+                worker.link.down(ABSENT);
+            }
         }
-        let missing = self.workers.iter().filter(|worker| !worker.link.is_up());
+    }
+
+    /// A member is lost: if it is a worker that never connected, nobody waits for it any more.
+    pub(crate) fn is_lost(&mut self, member: Member, reason: &str) {
+        let of = |worker: &&mut Worker| {
+            let link = &worker.link;
+            (link.member.role, link.member.rank) == (member.role, member.rank) && !link.is_up()
+        };
+        if let Some(worker) = self.workers.iter_mut().find(of) {
+            worker.link.down(reason);
+        }
+    }
+
+    /// Which workers are waited for: those that are neither connected nor lost.
+    pub(crate) fn not_connected(&self) -> Option<Arc<str>> {
+        let open = |worker: &&Worker| !worker.link.is_up() && worker.link.lost().is_none();
+        let mut missing = self.workers.iter().filter(open).peekable();
+        missing.peek()?;
         Some(list(missing.map(|worker| worker.link.member)))
     }
 
@@ -473,3 +493,6 @@ impl LinkSink for Sink<'_> {
         }
     }
 }
+
+/// Why a worker that never was there has no connection.
+const ABSENT: &str = "it has not come back yet";

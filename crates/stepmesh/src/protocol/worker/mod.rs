@@ -78,9 +78,21 @@ struct Server {
     link: Link,
     /// Its place among the servers of this worker's rail.
     place: usize,
+    stage: Stage,
     slots: Slots,
     plans: Vec<PlanAtServer>,
     pending: VecDeque<RequestId>,
+}
+
+/// What is known about a server beyond its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It was never there. Its link is down, so that nothing is asked of it.
+    Absent,
+    /// It is there, and the first connection is being made.
+    Dialed,
+    /// It was connected, or could not be.
+    Met,
 }
 
 /// What a request may ask for beyond its tensors.
@@ -118,6 +130,17 @@ impl WorkerMachine {
         self.servers.len()
     }
 
+    /// Says which servers there are, in order of their places. Those that are never dialed, because
+    /// they are lost, are not waited for.
+    pub(crate) fn expect_servers(&mut self, members: impl Iterator<Item = Member>) {
+        for member in members {
+            let mut server = Server::new(member, self.servers.len());
+            server.link.down(ABSENT);
+            server.stage = Stage::Absent;
+            self.servers.push(server);
+        }
+    }
+
     /// Connects, or connects again, to the server in place `index` of the worker's rail.
     pub(crate) fn set_server(
         &mut self,
@@ -134,21 +157,27 @@ impl WorkerMachine {
         {
             self.lose(fabrics, index, "it came back under a new generation");
         }
+        if let Some(server) = self.servers.get_mut(index)
+            && server.stage == Stage::Absent
+        {
+            server.stage = Stage::Dialed;
+        }
         self.dialer.dial(fabrics, index, address);
         self.after_dialing(fabrics);
     }
 
     /// Whether every server is connected; the first that failed for good is an error.
     pub(crate) fn is_connected(&self) -> Result<bool, Error> {
-        if let Some(error) = self.servers.iter().find_map(|server| server.link.lost()) {
+        let mut met = self.servers.iter().filter(|s| s.stage == Stage::Met);
+        if let Some(error) = met.find_map(|server| server.link.lost()) {
             return Err(error);
         }
-        Ok(self.servers.iter().all(|server| server.link.is_up()))
+        Ok(self.servers.iter().all(|s| s.stage != Stage::Dialed))
     }
 
     /// The servers that are not connected.
     pub(crate) fn not_connected(&self) -> Arc<str> {
-        let missing = self.servers.iter().filter(|server| !server.link.is_up());
+        let missing = self.servers.iter().filter(|s| s.stage == Stage::Dialed);
         list(missing.map(|server| server.link.member))
     }
 
@@ -372,6 +401,7 @@ impl WorkerMachine {
             if let Some(server) = self.servers.get_mut(index) {
                 server.link.member = member;
                 server.link.down(reason);
+                server.stage = Stage::Met;
             }
         }
     }
@@ -395,6 +425,7 @@ impl Server {
         Self {
             link: Link::new(member),
             place,
+            stage: Stage::Dialed,
             slots: Slots::default(),
             plans: Vec::new(),
             pending: VecDeque::new(),
@@ -415,6 +446,7 @@ impl LinkSink for Sink<'_> {
         {
             server.clear();
             server.link.up(member, peer, machine.now_ns);
+            server.stage = Stage::Met;
         }
     }
 
@@ -448,3 +480,6 @@ impl LinkSink for Sink<'_> {
         }
     }
 }
+
+/// Why a server that never was there takes no requests.
+const ABSENT: &str = "it has not come back yet";
