@@ -110,13 +110,23 @@ impl Service {
             Batches::Any => Gather::Any,
         };
         let enough = options.batches.unwrap_or(u64::MAX);
+        // One that takes the place of a lost one is there before its workers have noticed.
+        let mut had_workers = false;
         while self.answered + self.dropped < enough {
             match self.server.get_batch_with(gather, LOOK_UP) {
-                Ok(batches) => self.answer(batches.collect())?,
+                Ok(batches) => {
+                    had_workers = true;
+                    self.answer(batches.collect())?;
+                }
                 Err(Error::WorkersLeft) => break,
-                // Those that died may come back, but nobody waits for them here.
-                Err(Error::Timeout { .. }) if self.server.workers_connected() == 0 => break,
-                Err(Error::Timeout { .. }) => {}
+                Err(Error::Timeout { .. }) => {
+                    let has_workers = self.server.workers_connected() > 0;
+                    // Those that died may come back, but nobody waits for them here.
+                    if had_workers && !has_workers {
+                        break;
+                    }
+                    had_workers |= has_workers;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -29,15 +29,37 @@ fn a_server_killed_while_computing_ends_its_workers_over_the_network() {
 }
 
 #[test]
-fn a_server_that_falls_silent_is_lost_within_the_bound() {
-    let mesh = Mesh::new(
-        1,
-        1,
-        &[
-            ("timeouts.peer_dead_ms", "600"),
-            ("timeouts.heartbeat_ms", "100"),
-        ],
-    );
+fn a_server_that_falls_silent_is_lost_within_the_bound_on_one_host() {
+    a_silent_server("auto", "600");
+}
+
+#[test]
+fn a_server_that_falls_silent_is_lost_within_the_bound_over_the_network() {
+    a_silent_server(&network(), NETWORK_PEER_DEAD_MS);
+}
+
+#[test]
+fn a_worker_that_falls_silent_does_not_hold_up_the_others_on_one_host() {
+    a_silent_worker("auto", "600");
+}
+
+#[test]
+fn a_worker_that_falls_silent_does_not_hold_up_the_others_over_the_network() {
+    a_silent_worker(&network(), NETWORK_PEER_DEAD_MS);
+}
+
+#[test]
+fn a_mesh_that_does_not_fill_up_gives_up_and_names_who_is_missing() {
+    let mut mesh = Mesh::new(2, 1, &[("timeouts.barrier_ms", "500")]);
+    let mut server = mesh.start(&["server", "--handler", "echo"]);
+    let mut worker = mesh.start(&["worker"]);
+    worker.ends_with(3).tells(&["worker"]);
+    server.ends_with(3);
+    mesh.scheduler.ends_with(3).tells(&["worker"]);
+}
+
+fn a_silent_server(transport: &str, peer_dead_ms: &str) {
+    let mesh = Mesh::new(1, 1, &silence(transport, peer_dead_ms));
     let mut server = mesh.start(&["server", "--handler", "echo"]);
     let mut worker = mesh.start(&["worker", "--dim", "8", "--iterations", FOREVER]);
     worker.says("first round trip");
@@ -48,16 +70,8 @@ fn a_server_that_falls_silent_is_lost_within_the_bound() {
     server.end();
 }
 
-#[test]
-fn a_worker_that_falls_silent_does_not_hold_up_the_others() {
-    let mesh = Mesh::new(
-        2,
-        1,
-        &[
-            ("timeouts.peer_dead_ms", "600"),
-            ("timeouts.heartbeat_ms", "100"),
-        ],
-    );
+fn a_silent_worker(transport: &str, peer_dead_ms: &str) {
+    let mesh = Mesh::new(2, 1, &silence(transport, peer_dead_ms));
     let input = layer();
     let mut server = mesh.start(&["server", "--handler", "echo"]);
     let mut silent = mesh.start(&["worker", "--input", &input, "--iterations", FOREVER]);
@@ -69,17 +83,16 @@ fn a_worker_that_falls_silent_does_not_hold_up_the_others() {
     // To itself it seems that the others are gone.
     let ended = silent.end();
     assert_eq!(ended.code, Some(3), "{ended:?}");
+    ended.error();
     server.ends_with(0);
 }
 
-#[test]
-fn a_mesh_that_does_not_fill_up_gives_up_and_names_who_is_missing() {
-    let mut mesh = Mesh::new(2, 1, &[("timeouts.barrier_ms", "500")]);
-    let mut server = mesh.start(&["server", "--handler", "echo"]);
-    let mut worker = mesh.start(&["worker"]);
-    worker.ends_with(3).tells(&["worker"]);
-    server.ends_with(3);
-    mesh.scheduler.ends_with(3).tells(&["worker"]);
+fn silence<'a>(transport: &'a str, peer_dead_ms: &'a str) -> [(&'a str, &'a str); 3] {
+    [
+        ("transport.kind", transport),
+        ("timeouts.peer_dead_ms", peer_dead_ms),
+        ("timeouts.heartbeat_ms", "100"),
+    ]
 }
 
 fn a_killed_worker(transport: &str) {
@@ -147,3 +160,6 @@ fn slow_layer(mesh: &Mesh) -> PathBuf {
 
 /// Iterations that no test waits for.
 const FOREVER: &str = "1000000000";
+
+/// Longer than a host that is emulated may look dead to another.
+const NETWORK_PEER_DEAD_MS: &str = "3000";

@@ -11,4 +11,5 @@ mod meshes;
 mod plugin;
 mod shown;
 mod signals;
+mod soak;
 mod support;

@@ -274,7 +274,7 @@ fn wait_for<T>(what: &str, mut is_there: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Far beyond what anything here takes on a busy machine; only a hang gets there.
-const DEADLINE: Duration = Duration::from_secs(90);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Short beside the life of a process.
 const POLL_PERIOD: Duration = Duration::from_millis(5);
