@@ -15,7 +15,7 @@ use crate::VerbsError;
 use crate::select::{Adapter as Found, Candidate, System, choose};
 use crate::verbs::{
     self, AsyncEvent, CompletionChannel, CompletionQueue, Context, DeviceAttributes, Mtu,
-    ProtectionDomain, QpOptions, QueuePair, WorkCompletion,
+    PortAttributes, PortState, ProtectionDomain, QpOptions, QueuePair, WorkCompletion,
 };
 
 /// An open port.
@@ -80,10 +80,7 @@ impl Adapter {
                 gid: candidate.gid.octets(),
                 gid_index: candidate.gid.index,
                 lid: port.lid,
-                mtu: match options.mtu_len_bytes {
-                    0 => port.mtu_active,
-                    limit => port.mtu_active.min(Mtu::at_most(limit)),
-                },
+                mtu: mtu(&port, options),
                 piece_len_bytes_max: piece_len_bytes_max.max(1),
                 broken: None,
                 attributes,
@@ -232,10 +229,40 @@ impl Adapter {
         events.into_iter()
     }
 
+    /// Looks anew what the port is like, for connections that are made from now on.
+    pub(super) fn reread(&mut self, options: &RdmaOptions) -> Result<(), Error> {
+        let port = self.context.port_attributes(self.port);
+        let port = port.map_err(|error| verbs_error("asking about the port", &error))?;
+        if port.state != PortState::Active {
+            return Err(broken(&format!(
+                "port {} of {} is not active but {:?} (`rdma link show`)",
+                self.port,
+                self.context.device_name(),
+                port.state
+            )));
+        }
+        let mtu = mtu(&port, options);
+        if mtu != self.mtu {
+            tracing::info!(
+                adapter = self.context.device_name(),
+                port = self.port,
+                before = self.mtu.len_bytes(),
+                mtu = mtu.len_bytes(),
+                "rdma: the port has another MTU"
+            );
+            self.mtu = mtu;
+        }
+        Ok(())
+    }
+
     /// Looks anew which address the port has; true when it is another than before.
     pub(super) fn readdress(&mut self, options: &RdmaOptions) -> Result<bool, Error> {
         let candidate = candidate_of(options, self.context.device_name(), self.port)?;
-        let changed = candidate.gid.octets() != self.gid || candidate.gid.index != self.gid_index;
+        let port = self.context.port_attributes(self.port);
+        let lid = port.map_or(self.lid, |port| port.lid);
+        let changed = candidate.gid.octets() != self.gid
+            || candidate.gid.index != self.gid_index
+            || lid != self.lid;
         if changed {
             tracing::warn!(
                 adapter = self.context.device_name(),
@@ -246,8 +273,17 @@ impl Adapter {
             );
             self.gid = candidate.gid.octets();
             self.gid_index = candidate.gid.index;
+            self.lid = lid;
         }
         Ok(changed)
+    }
+}
+
+/// The largest packet of the port, or what the options allow of it.
+fn mtu(port: &PortAttributes, options: &RdmaOptions) -> Mtu {
+    match options.mtu_len_bytes {
+        0 => port.mtu_active,
+        limit => port.mtu_active.min(Mtu::at_most(limit)),
     }
 }
 

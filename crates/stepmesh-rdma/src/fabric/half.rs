@@ -70,6 +70,7 @@ impl Half {
         if let Some(reason) = &adapter.broken {
             return Err(broken(reason));
         }
+        adapter.reread(options)?;
         let lines = options.ring_lines();
         let receives = lines as usize + RECEIVES_PER_POST;
         let sends = options.send_depth + CREDIT_REQUESTS;

@@ -403,7 +403,7 @@ fn describe(status: WorkStatus) -> &'static str {
             "our adapter may not access the memory"
         }
         WorkStatus::LocalLength => "a length is wrong",
-        WorkStatus::LocalOperation => "our adapter refused the request",
+        WorkStatus::LocalOperation => "our adapter refused the request, as when its port is down",
         WorkStatus::BadResponse => "an answer of the peer's adapter made no sense",
         WorkStatus::Fatal => "our adapter broke (see dmesg)",
         _ => "for a reason that is not known",

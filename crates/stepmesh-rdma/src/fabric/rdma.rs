@@ -405,6 +405,7 @@ impl fmt::Debug for RdmaFabric {
         f.debug_struct("RdmaFabric")
             .field("adapter", &self.adapter_name())
             .field("port", &self.adapter.port)
+            .field("mtu", &self.adapter.mtu)
             .field("control", &self.control)
             .field("peers", &self.peers.len())
             .field("connecting", &self.handshakes.len())
