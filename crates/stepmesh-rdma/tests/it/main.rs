@@ -5,11 +5,15 @@
 #![cfg(feature = "rdma")]
 
 #[cfg(test)]
+mod churn;
+#[cfg(test)]
 mod connection;
 #[cfg(test)]
 mod fabric;
 #[cfg(test)]
 mod failure;
+#[cfg(test)]
+mod links;
 #[cfg(test)]
 mod needed;
 #[cfg(test)]
@@ -23,3 +27,5 @@ mod registration;
 mod suite;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod transfers;

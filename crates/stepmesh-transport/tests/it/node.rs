@@ -101,17 +101,27 @@ impl Bytes {
     }
 
     pub(crate) fn fill(&self, bytes: impl Iterator<Item = u8>) {
-        for (idx, byte) in bytes.take(self.owner.len).enumerate() {
-            let address = self.owner.address.wrapping_add(idx);
-            // SAFETY: `idx` is below the length of the allocation.
-            unsafe { address.write_volatile(byte) };
-        }
+        let bytes: Vec<u8> = bytes.take(self.owner.len).collect();
+        self.write(0, &bytes);
     }
 
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut out = vec![0; self.owner.len];
-        // SAFETY: `out` is as long as the allocation.
-        unsafe { ptr::copy_nonoverlapping(self.owner.address, out.as_mut_ptr(), out.len()) };
+        self.read(0, self.owner.len)
+    }
+
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset <= self.owner.len && bytes.len() <= self.owner.len - offset);
+        let to = self.owner.address.wrapping_add(offset);
+        // SAFETY: the range was checked to lie in the allocation, and no reference to it exists.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset <= self.owner.len && len <= self.owner.len - offset);
+        let mut out = vec![0; len];
+        let from = self.owner.address.wrapping_add(offset);
+        // SAFETY: as above, and `out` is as long as what is read.
+        unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
         out
     }
 
