@@ -6,7 +6,7 @@ use std::{env, fs, path::Path, process::Command};
 
 use anyhow::{Result, bail};
 
-use crate::{table::Table, verbs};
+use crate::{table::Table, verbs, vm};
 
 /// Something that not every machine has.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +54,26 @@ pub(crate) fn report() -> Result<()> {
         bail!("{}", problems.join("; "));
     }
     Ok(())
+}
+
+/// Whether something is there for a step that is nothing without it. Absence is told; it is an error
+/// where the environment requires what is absent, and so is what is broken.
+pub(crate) fn is_present(need: Need) -> Result<bool> {
+    let required = env::var(REQUIRE_VARIABLE).unwrap_or_default();
+    let presence = need.presence();
+    if let Presence::Absent(reason) = &presence {
+        println!(
+            "ABSENT ({}): not checked: {}: {reason}",
+            need.name, need.checks
+        );
+    }
+    let is_required = required.split(',').any(|name| name.trim() == need.name);
+    let asked = if is_required { need.name } else { "" };
+    let is_present = presence == Presence::Present;
+    match problems(&[(need, presence)], asked).first() {
+        Some(problem) => bail!("{problem}"),
+        None => Ok(is_present),
+    }
 }
 
 fn problems(found: &[(Need, Presence)], required: &str) -> Vec<String> {
@@ -284,6 +304,7 @@ const NEEDS: [Need; 13] = [
         checks: "transfers through a network adapter",
         probe: rdma,
     },
+    GUEST,
     Need {
         name: "xla",
         checks: "values of every operation by XLA, from the StableHLO text",
@@ -301,6 +322,13 @@ pub(crate) const ABIDIFF_NEED: Need = Need {
     name: "abidiff",
     checks: "the types of the slots' arguments are those of version 1.0",
     probe: abidiff,
+};
+
+/// Its tests run by themselves, so it is asked for there too.
+pub(crate) const GUEST: Need = Need {
+    name: "guest",
+    checks: "the mesh over real verbs, in an emulated machine (cargo xtask vm test)",
+    probe: vm::presence,
 };
 
 #[cfg(test)]

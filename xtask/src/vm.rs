@@ -6,6 +6,8 @@ mod bench;
 mod guest;
 mod image;
 mod pair;
+mod programs;
+mod report;
 mod script;
 mod steps;
 mod suites;
@@ -25,7 +27,11 @@ use self::{
     guest::{Guest, Machine, Network, Output, Site},
     image::Image,
 };
-use crate::{processes, workspace::Workspace};
+use crate::{
+    needs::{self, Presence},
+    processes,
+    workspace::Workspace,
+};
 
 /// What is done with the guest.
 #[derive(Debug, clap::Args)]
@@ -58,12 +64,21 @@ enum Action {
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct MachineOptions {
     /// Virtual processors; more than the machine has real ones make it slower
-    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    #[arg(long, value_name = "COUNT", default_value_t = CPUS)]
     cpus: u32,
 
     /// Memory of the guest
-    #[arg(long, value_name = "MIB", default_value_t = 3072)]
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB)]
     memory_mib: u32,
+}
+
+impl Default for MachineOptions {
+    fn default() -> Self {
+        Self {
+            cpus: CPUS,
+            memory_mib: MEMORY_MIB,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -105,6 +120,36 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
             )
         }
     }
+}
+
+/// Every test that needs the device, in guests, where there can be one.
+pub(crate) fn test(workspace: &Workspace) -> Result<()> {
+    if !needs::is_present(needs::GUEST)? {
+        return Ok(());
+    }
+    suites::run(workspace, &suites::Options::default())
+}
+
+/// Whether guests can be made and started here.
+pub(crate) fn presence() -> Presence {
+    if !cfg!(target_arch = "x86_64") {
+        return Presence::Absent("the guest runs programs of x86-64 only".into());
+    }
+    let tools = image::TOOLS.iter().chain(&guest::TOOLS);
+    let missing: Vec<&str> = tools.copied().filter(|tool| !is_installed(tool)).collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        return Presence::Absent(format!("no {missing} (`cargo xtask setup` installs them)"));
+    }
+    guest::emulator()
+}
+
+/// Whether a program is on the path, or among those of the administrator.
+fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain([SBIN.into()])
+        .any(|dir| dir.join(program).is_file())
 }
 
 /// Runs a command in a guest of its own, in this process's folder.
@@ -174,6 +219,15 @@ impl Lab {
         )
     }
 }
+
+/// What the machines have that this was written on.
+const CPUS: u32 = 2;
+
+/// Room for a mesh of processes, with the guest's own files.
+const MEMORY_MIB: u32 = 3072;
+
+/// Programs of the administrator, whose folder is not in every user's path.
+const SBIN: &str = "/usr/sbin";
 
 /// A shell that was forgotten ends after a day.
 const SHELL_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);

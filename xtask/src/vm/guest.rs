@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{image::Image, script};
+use crate::needs::Presence;
 
 /// What a guest is made of, and how long it may live.
 #[derive(Debug, Clone)]
@@ -212,6 +213,15 @@ impl Drop for Guest {
     }
 }
 
+/// Whether the emulator, which is installed, can be started.
+pub(super) fn emulator() -> Presence {
+    match Command::new(QEMU).arg("--version").output() {
+        Ok(output) if output.status.success() => Presence::Present,
+        Ok(output) => Presence::Broken(format!("`{QEMU} --version`: {}", output.status)),
+        Err(error) => Presence::Broken(format!("`{QEMU}`: {error}")),
+    }
+}
+
 /// Writes what the guest finds in /run/stepmesh.
 fn write_run_dir(
     run_dir: &Path,
@@ -342,6 +352,9 @@ fn copy(mut from: impl io::Read + Send + 'static, mut to: Box<dyn Write + Send>)
 }
 
 const QEMU: &str = "qemu-system-x86_64";
+
+/// Programs that start it, and that make the device in it from the host's files.
+pub(super) const TOOLS: [&str; 4] = [QEMU, "setpriv", "ip", "rdma"];
 
 const GUEST_SCRIPT: &str = include_str!("guest.sh");
 

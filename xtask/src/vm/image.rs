@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::SBIN;
 use crate::workspace;
 
 /// A kernel and an initramfs that QEMU can boot.
@@ -160,9 +161,9 @@ fn make_tree(tree: &Path, root: &Path, version: &str) -> Result<()> {
     fs::write(tree.join("modules/order"), order.join("\n") + "\n").context("cannot list modules")
 }
 
-/// A program of the administrator, whose folder is not in every user's path.
+/// A program of the administrator.
 fn sbin(name: &str) -> Command {
-    let path = Path::new("/usr/sbin").join(name);
+    let path = Path::new(SBIN).join(name);
     Command::new(if path.exists() { path } else { name.into() })
 }
 
@@ -190,6 +191,17 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     Ok(())
 }
+
+/// Programs that make it.
+pub(super) const TOOLS: [&str; 7] = [
+    "apt-cache",
+    "apt-get",
+    "busybox",
+    "cpio",
+    "depmod",
+    "dpkg-deb",
+    "modprobe",
+];
 
 /// The package that depends on the newest kernel of the system's Debian.
 const KERNEL_PACKAGE: &str = "linux-image-amd64";

@@ -3,24 +3,23 @@
 
 use std::{
     env,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, ensure};
 
 use super::{
     Lab, MachineOptions, pair,
+    programs::{self, Program},
+    report::{self, Row, judge},
     steps::{self, Ended, Step},
 };
 use crate::{
     demo, plugins,
-    table::Table,
     test::PLUGIN_DIR_VARIABLE,
-    verbs,
-    workspace::{self, Profile, Workspace},
+    workspace::{Profile, Workspace},
 };
 
 /// Which tests run, and on what.
@@ -29,22 +28,52 @@ pub(crate) struct Options {
     #[command(flatten)]
     machine: MachineOptions,
 
-    /// Runs only what has this in its name, for example `stepmesh-rdma` or `demo`
+    /// Builds and runs only what has this in its name, for example `stepmesh-rdma` or `demo`
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+
+    /// How long a mesh is worn by peers that come, go and die (`soak`)
+    #[arg(long, value_name = "SECONDS", default_value_t = SOAK_S)]
+    soak_s: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            machine: MachineOptions::default(),
+            only: None,
+            soak_s: SOAK_S,
+        }
+    }
+}
+
+impl Options {
+    fn has_chosen(&self, name: &str) -> bool {
+        let only = self.only.as_deref();
+        only.is_none_or(|only| name.contains(only))
+    }
 }
 
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let start = Instant::now();
-    let is_chosen = |name: &str| {
-        let only = options.only.as_deref();
-        only.is_none_or(|only| name.contains(only))
+    let suites = SUITES.iter().filter(|suite| options.has_chosen(suite.name));
+    let suites: Vec<&Suite> = suites.collect();
+    let (has_demo, has_pair) = (options.has_chosen(DEMO), options.has_chosen(PAIR));
+    ensure!(
+        has_demo || has_pair || !suites.is_empty(),
+        "nothing of that name runs in the guest; there are {}, {DEMO} and {PAIR}",
+        SUITES.map(|suite| suite.name).join(", ")
+    );
+    build_plugins(workspace, &suites, has_demo)?;
+    let mut steps = suite_steps(workspace, &suites, options)?;
+    let stepmesh = if has_demo || has_pair {
+        Some(demo::build_program(workspace, Profile::Release)?)
+    } else {
+        None
     };
-    let Built {
-        stepmesh,
-        mut steps,
-    } = build(workspace)?;
-    steps.retain(|step| is_chosen(&step.name));
+    if let Some(stepmesh) = stepmesh.as_deref().filter(|_| has_demo) {
+        steps.push(demo_step(workspace, stepmesh)?);
+    }
     println!("built after {:.0} s", start.elapsed().as_secs_f64());
 
     let lab = Lab::open(workspace, options.machine)?;
@@ -52,15 +81,58 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if !steps.is_empty() {
         rows.extend(run_steps(&lab, &steps)?);
     }
-    if is_chosen(PAIR) {
+    if let Some(stepmesh) = stepmesh.as_deref().filter(|_| has_pair) {
         println!("{PAIR}: booting both");
-        let ended = pair::run(&lab, &over_verbs(&stepmesh));
+        let ended = pair::run(&lab, &over_verbs(stepmesh));
         rows.push(match ended {
             Ok(ended) => judge(PAIR, None, &ended),
             Err(error) => Row::failed(PAIR, format!("{error:#}")),
         });
     }
-    report(&rows)
+    report::print(&rows)
+}
+
+/// Builds the plugins that what is chosen loads.
+fn build_plugins(workspace: &Workspace, suites: &[&Suite], has_demo: bool) -> Result<()> {
+    let profiles = [
+        (false, suites.iter().any(|suite| suite.loads_plugins)),
+        (true, has_demo),
+    ];
+    for (release, is_needed) in profiles {
+        if is_needed {
+            let only = Vec::new();
+            plugins::build(workspace, &plugins::Options { only, release })?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the chosen suites' programs, and says how each is run.
+fn suite_steps(workspace: &Workspace, suites: &[&Suite], options: &Options) -> Result<Vec<Step>> {
+    let mut wanted: Vec<(&str, Profile)> = Vec::new();
+    for suite in suites {
+        if !wanted.contains(&(suite.package, suite.profile)) {
+            wanted.push((suite.package, suite.profile));
+        }
+    }
+    let mut built = Vec::new();
+    // All of them are built as `cargo xtask test` builds all, and one as it builds one.
+    if suites.len() == SUITES.len() {
+        built.extend(programs::of_workspace(workspace)?);
+        wanted.retain(|(_, profile)| *profile != Profile::Dev);
+    }
+    for (package, profile) in wanted {
+        built.extend(programs::of_package(workspace, package, profile)?);
+    }
+    let plugin_dir = plugins::plugins_dir(&workspace.metadata()?.target_dir()?, Profile::Dev);
+    let mut steps = Vec::new();
+    for suite in suites {
+        let program = built.iter().find(|program| suite.is_of(program));
+        let program = program
+            .with_context(|| format!("{} has no tests `{}`", suite.package, suite.target))?;
+        steps.push(suite.step(program, &plugin_dir, options));
+    }
+    Ok(steps)
 }
 
 /// Runs the steps in one guest; those that did not come to their end have the guest's as theirs.
@@ -81,231 +153,45 @@ fn run_steps(lab: &Lab, steps: &[Step]) -> Result<Vec<Row>> {
     Ok(steps.iter().zip(&ended).map(row).collect())
 }
 
-/// What one line of the closing table says.
-#[derive(Debug)]
-struct Row {
-    name: String,
-    passed: u32,
-    took: Option<Duration>,
-    /// Why it is not a success.
-    problem: Option<String>,
-    log: String,
-}
-
-impl Row {
-    /// Something that did not even end; `reason` may have several lines.
-    fn failed(name: &str, reason: String) -> Self {
-        Self {
-            name: name.into(),
-            passed: 0,
-            took: None,
-            problem: Some(reason.lines().next().unwrap_or_default().into()),
-            log: reason,
-        }
-    }
-}
-
-fn judge(name: &str, limit: Option<Duration>, ended: &Ended) -> Row {
-    let log = ended.log_text();
-    let counts = counts(&log);
-    let problem = match (ended.status, limit) {
-        (0, _) if counts.has_summary && counts.passed == 0 => Some("no test ran".into()),
-        (0, _) => None,
-        (124 | 137, Some(limit)) => Some(format!("not done after {} s", limit.as_secs())),
-        _ if counts.failed > 0 => Some(format!("{} failed", counts.failed)),
-        (status, _) => Some(format!("exit status {status}")),
-    };
-    Row {
-        name: name.into(),
-        passed: counts.passed,
-        took: Some(ended.took),
-        problem,
-        log,
-    }
-}
-
-fn report(rows: &[Row]) -> Result<()> {
-    let failed = || rows.iter().filter(|row| row.problem.is_some());
-    for row in failed() {
-        println!(
-            "\n=== {} ===\n{}",
-            row.name,
-            last_lines(&row.log, LOG_LINES)
-        );
-    }
-    let mut table = Table::new(["in the guest", "passed", "seconds", "result"]);
-    for row in rows {
-        let count = |count: u32| (count > 0).then(|| count.to_string());
-        let seconds = row.took.map(|took| format!("{:.1}", took.as_secs_f64()));
-        let failed = |problem| format!("FAILED: {problem}");
-        table.row([
-            row.name.clone(),
-            count(row.passed).unwrap_or_default(),
-            seconds.unwrap_or_default(),
-            row.problem.as_ref().map_or_else(|| "passed".into(), failed),
-        ]);
-    }
-    println!("\n{table}");
-    let failed: Vec<&str> = failed().map(|row| row.name.as_str()).collect();
-    ensure!(!rows.is_empty(), "nothing of that name runs in the guest");
-    ensure!(
-        failed.is_empty(),
-        "failed in the guest: {}",
-        failed.join(", ")
-    );
-    Ok(())
-}
-
-/// The sums of libtest's closing lines.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counts {
-    passed: u32,
-    failed: u32,
-    has_summary: bool,
-}
-
-fn counts(log: &str) -> Counts {
-    let mut counts = Counts::default();
-    for line in log.lines().filter(|line| line.starts_with("test result: ")) {
-        counts.has_summary = true;
-        let words: Vec<&str> = line.split_whitespace().collect();
-        for pair in words.windows(2) {
-            let count = pair[0].parse().unwrap_or(0);
-            match pair[1] {
-                "passed;" => counts.passed += count,
-                "failed;" => counts.failed += count,
-                _ => {}
-            }
-        }
-    }
-    counts
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
-}
-
-/// What runs in guests.
-#[derive(Debug)]
-struct Built {
-    stepmesh: PathBuf,
-    steps: Vec<Step>,
-}
-
-/// Builds the programs, and says how each is run.
-fn build(workspace: &Workspace) -> Result<Built> {
-    for release in [false, true] {
-        let plugin_options = plugins::Options {
-            only: Vec::new(),
-            release,
-        };
-        plugins::build(workspace, &plugin_options)?;
-    }
-    let stepmesh = demo::build_program(workspace, Profile::Release)?;
-    // The same commands as those of `cargo xtask test`, so that both build once.
-    let mut libraries = workspace.cargo("test");
-    libraries.arg("--workspace");
-    verbs::add_feature(workspace, &mut libraries, None)?;
-    let mut programs = built(workspace, &mut libraries, Profile::Dev)?;
-    // Processes that compute are too slow there without optimisation: the program is that of the
-    // demo, and its tests are built to find it.
-    let mut processes = workspace.cargo("test");
-    processes.args(["--package", "stepmesh-cli", "--test", "it"]);
-    verbs::add_feature(workspace, &mut processes, Some("stepmesh-cli"))?;
-    programs.extend(built(workspace, &mut processes, Profile::Release)?);
-
-    let plugin_dir = plugins::plugins_dir(&workspace.metadata()?.target_dir()?, Profile::Dev);
-    let mut steps = Vec::new();
-    for suite in SUITES {
-        let mut is_built = false;
-        for program in programs.iter().filter(|program| suite.is_of(program)) {
-            is_built = true;
-            steps.push(suite.step(program, &plugin_dir));
-        }
-        if !is_built {
-            bail!(
-                "{} has no test program `{}`",
-                suite.package,
-                suite.target.unwrap_or("*")
-            );
-        }
-    }
-    steps.push(demo_step(workspace, &stepmesh)?);
-    Ok(Built { stepmesh, steps })
-}
-
-/// A program of tests that cargo built.
-#[derive(Debug)]
-struct Program {
-    package: String,
-    package_dir: PathBuf,
-    target: String,
-    profile: Profile,
-    path: PathBuf,
-}
-
-fn built(workspace: &Workspace, command: &mut Command, profile: Profile) -> Result<Vec<Program>> {
-    command.args(profile.cargo_args());
-    command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
-    let metadata = workspace.metadata()?;
-    let mut programs = Vec::new();
-    for artifact in workspace::artifacts_of(command)? {
-        let manifest = artifact["manifest_path"].as_str().map(Path::new);
-        let package = metadata
-            .packages()
-            .find(|p| Some(p.manifest_path()) == manifest);
-        let path = artifact["executable"].as_str();
-        let is_test = artifact["profile"]["test"] == Value::Bool(true);
-        let (Some(package), Some(path), true) = (package, path, is_test) else {
-            continue;
-        };
-        programs.push(Program {
-            package: package.name().into(),
-            package_dir: package
-                .manifest_path()
-                .parent()
-                .unwrap_or_else(|| Path::new("/"))
-                .into(),
-            target: artifact["target"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .into(),
-            profile,
-            path: path.into(),
-        });
-    }
-    Ok(programs)
-}
-
 /// Tests of one package that need the device.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Suite {
+    /// In the table, and for `--only`.
+    name: &'static str,
     package: &'static str,
-    /// One of its test programs; all of them when there is none.
-    target: Option<&'static str>,
+    /// One of its test programs.
+    target: &'static str,
     profile: Profile,
     args: &'static [&'static str],
+    loads_plugins: bool,
+    limit: Duration,
+    /// Whether it goes on for `--soak-s` beyond its limit.
+    is_soak: bool,
 }
 
 impl Suite {
     fn is_of(&self, program: &Program) -> bool {
         self.package == program.package
             && self.profile == program.profile
-            && self.target.is_none_or(|target| target == program.target)
+            && self.target == program.target
     }
 
-    fn step(&self, program: &Program, plugin_dir: &Path) -> Step {
+    fn step(&self, program: &Program, plugin_dir: &Path, options: &Options) -> Step {
         let mut command = over_verbs(&program.path);
         command.args(self.args).current_dir(&program.package_dir);
         command
             .env(PLUGIN_DIR_VARIABLE, plugin_dir)
             .env("RUST_BACKTRACE", "1");
         command.env("CARGO_MANIFEST_DIR", &program.package_dir);
+        let mut limit = self.limit;
+        if self.is_soak {
+            command.env(SOAK_VARIABLE, options.soak_s.to_string());
+            limit += Duration::from_secs(options.soak_s);
+        }
         Step {
-            name: format!("{} {}", program.package, program.target),
+            name: self.name.into(),
             command,
-            limit: SUITE_LIMIT,
+            limit,
         }
     }
 }
@@ -324,7 +210,7 @@ fn demo_step(workspace: &Workspace, stepmesh: &Path) -> Result<Step> {
         .arg(stepmesh.parent().unwrap_or_else(|| Path::new("/")))
         .current_dir(workspace.path(""));
     Ok(Step {
-        name: "demo".into(),
+        name: DEMO.into(),
         command,
         limit: DEMO_LIMIT + Duration::from_secs(10),
     })
@@ -340,33 +226,62 @@ fn over_verbs(program: &Path) -> Command {
 }
 
 /// What runs in the guest, in this order.
-const SUITES: [Suite; 4] = [
+const SUITES: [Suite; 5] = [
     Suite {
+        name: "stepmesh-rdma it",
         package: "stepmesh-rdma",
-        target: Some("it"),
+        target: "it",
         profile: Profile::Dev,
         args: &[],
+        loads_plugins: false,
+        limit: SUITE_LIMIT,
+        is_soak: false,
     },
     Suite {
+        name: "stepmesh it",
         package: "stepmesh",
-        target: Some("it"),
+        target: "it",
         profile: Profile::Dev,
         args: &["--test-threads=1"],
+        loads_plugins: false,
+        limit: SUITE_LIMIT,
+        is_soak: false,
     },
     Suite {
+        name: "stepmesh on_sim",
         package: "stepmesh",
-        target: Some("on_sim"),
+        target: "on_sim",
         profile: Profile::Dev,
         args: &["--test-threads=1"],
+        loads_plugins: false,
+        limit: SUITE_LIMIT,
+        is_soak: false,
     },
-    // One mesh of processes at a time: two processors do not carry more.
+    // One mesh of processes at a time: two processors do not carry more. With optimisation, because
+    // processes that compute are too slow there without.
     Suite {
+        name: "stepmesh-cli it",
         package: "stepmesh-cli",
-        target: Some("it"),
+        target: "it",
         profile: Profile::Release,
-        args: &["over_the_network", "--test-threads=1"],
+        args: &["over_the_network", "--skip", "soak", "--test-threads=1"],
+        loads_plugins: true,
+        limit: SUITE_LIMIT,
+        is_soak: false,
+    },
+    Suite {
+        name: "soak",
+        package: "stepmesh-cli",
+        target: "it",
+        profile: Profile::Release,
+        args: &["soak_over_the_network"],
+        loads_plugins: true,
+        limit: SUITE_LIMIT,
+        is_soak: true,
     },
 ];
+
+const DEMO: &str = "demo";
 
 /// The name of the scenario in its line of the table.
 const PAIR: &str = "two guests, one killed";
@@ -376,50 +291,8 @@ const SUITE_LIMIT: Duration = Duration::from_secs(240);
 
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
 
-/// The failures of a few tests with their reasons.
-const LOG_LINES: usize = 80;
+/// Some lives of each peer, in every run.
+const SOAK_S: u64 = 20;
 
-#[cfg(test)]
-mod tests {
-    //! How a step is judged.
-
-    use super::{Counts, Duration, Ended, counts, judge};
-
-    #[test]
-    fn counts_are_summed() {
-        let log = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured\nx\n\
-                   test result: FAILED. 4 passed; 2 failed; 1 ignored; 0 measured\n";
-        let sums = Counts {
-            passed: 7,
-            failed: 2,
-            has_summary: true,
-        };
-        assert_eq!(counts(log), sums);
-        assert_eq!(counts("no tests"), Counts::default());
-    }
-
-    #[test]
-    fn a_success_without_a_test_is_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let problem = |status, log: &str| {
-            let path = dir.path().join("log");
-            std::fs::write(&path, log).unwrap();
-            let took = Duration::from_secs(1);
-            let ended = Ended {
-                status,
-                took,
-                log: path,
-            };
-            judge("a", Some(Duration::from_secs(9)), &ended).problem
-        };
-        let none = "test result: ok. 0 passed; 0 failed; 0 ignored;";
-        assert_eq!(problem(0, none).as_deref(), Some("no test ran"));
-        assert_eq!(problem(0, "test result: ok. 1 passed; 0 failed;"), None);
-        assert_eq!(problem(0, "a table"), None);
-        assert_eq!(
-            problem(101, "1 failed; no summary").as_deref(),
-            Some("exit status 101")
-        );
-        assert_eq!(problem(124, none).as_deref(), Some("not done after 9 s"));
-    }
-}
+/// Tells the tests of stepmesh-cli how long to go on.
+const SOAK_VARIABLE: &str = "STEPMESH_TEST_SOAK_S";
