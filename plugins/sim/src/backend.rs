@@ -24,6 +24,7 @@ use stepmesh_plugin::{
     IpcExport, IpcImport, MemEvents, Optional, Probe, Rdma, Result, Stream, WaitMode,
 };
 
+use crate::adapter;
 use crate::device::{self, CAPABILITIES, Event, MemEvent};
 use crate::engine::Simulator;
 use crate::faults::{Faults, Kind};
@@ -80,8 +81,13 @@ impl Backend for Sim {
     fn open(host: Host) -> Result<Self> {
         let options = Options::read(&host)?;
         let faults = Arc::new(Faults::parse(&options.faults, options.device_count)?);
-        let memory = Memory::new(options.device_count, options.memory_len_bytes)?;
-        let memory = Arc::new(memory);
+        let memory = Memory::new(
+            options.device_count,
+            options.memory_len_bytes,
+            options.rdma_unordered,
+        );
+        let memory = Arc::new(memory?);
+        adapter::attach(&memory);
         let simulator = Arc::new(Simulator {
             host,
             memory: Arc::clone(&memory),
@@ -114,6 +120,7 @@ impl Backend for Sim {
             device,
             self.options.memory_len_bytes,
             has_dmabufs,
+            self.options.rdma_unordered,
         ))
     }
 
@@ -361,12 +368,14 @@ impl Rdma for Sim {
     }
 
     fn rdma_caps(&self, _device: u32) -> Result<SmRdmaCaps> {
-        Ok(device::rdma_caps(self.memory.dmabufs.is_there()))
+        let has_dmabufs = self.memory.dmabufs.is_there();
+        Ok(device::rdma_caps(has_dmabufs, self.options.rdma_unordered))
     }
 
     fn flush_rdma_writes(&self, device: u32, _scope: FlushScope) -> Result<()> {
-        // What an adapter wrote is in the host's memory, which is coherent.
-        self.faults.check(device)
+        self.faults.check(device)?;
+        self.memory.flush_adapter_writes(device);
+        Ok(())
     }
 
     fn set_sync_memops(&self, ptr: u64) -> Result<()> {

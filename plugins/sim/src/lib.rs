@@ -14,7 +14,8 @@
 //! - Pinned memory is ordinary host memory in a file of its own, which other processes can map.
 //! - For network adapters, memory is exported as a dma-buf by `/dev/udmabuf`, if the process may open
 //!   that; if not, an export says so, and the capability is not set. There is no other mapping than
-//!   the default one, and nothing to flush.
+//!   the default one, and nothing to flush, unless the option `rdma_unordered` says so: then what an
+//!   adapter writes (`adapter_write`) is not seen before a flush.
 //! - Graphs are compiled and run by `stepmesh-kernels`, as cpu's are, on the device's bytes.
 //! - Faults come by the count of operations or by time, see [`Faults`](#faults).
 //!
@@ -27,6 +28,7 @@
 //! | `memory_len_bytes` | 1 GiB | memory of each device, rounded up to pages |
 //! | `stream_delay_us` | 0 | what each copy, fill and graph of a stream takes at least |
 //! | `threads` | 0 | threads that execute graphs; 0: as many as the process may run on |
+//! | `rdma_unordered` | 0 | 1: the device sees an adapter's writes only after a flush |
 //! | `faults` | | what goes wrong, and when |
 //!
 //! # Faults
@@ -53,6 +55,7 @@
 //! no GPU, and it must be named.
 #![deny(unsafe_code)]
 
+mod adapter;
 mod backend;
 mod compute;
 mod device;
@@ -62,6 +65,7 @@ mod faults;
 mod memory;
 mod options;
 
+pub use adapter::adapter_write;
 pub use backend::Sim;
 pub use compute::Compiled;
 pub use device::{Event, MemEvent};

@@ -30,6 +30,16 @@ pub(crate) struct Memory {
     allocations: Allocations<Backing>,
     pub(crate) dmabufs: Driver,
     pub(crate) invalidation: Invalidation,
+    /// Writes of adapters that the devices do not see yet; none where they see all at once.
+    unseen: Option<Mutex<Vec<Unseen>>>,
+}
+
+/// What an adapter wrote.
+#[derive(Debug)]
+struct Unseen {
+    ptr: u64,
+    bytes: Vec<u8>,
+    device: Option<u32>,
 }
 
 /// The memory of a device.
@@ -70,7 +80,7 @@ struct Place {
 }
 
 impl Memory {
-    pub(crate) fn new(device_count: u32, len_bytes: u64) -> Result<Self> {
+    pub(crate) fn new(device_count: u32, len_bytes: u64, is_unordered: bool) -> Result<Self> {
         let devices = (0..device_count).map(|device| {
             let what = || format!("make {len_bytes} bytes of memory for simulated device {device}");
             let file = memory_file("stepmesh-sim-device", len_bytes).context(what)?;
@@ -91,6 +101,7 @@ impl Memory {
             allocations: Allocations::default(),
             dmabufs: Driver::open(),
             invalidation: Invalidation::default(),
+            unseen: is_unordered.then(Mutex::default),
         })
     }
 
@@ -300,6 +311,50 @@ impl Memory {
         // SAFETY: as in `copy`; aliases are aligned like addresses, to pages at least.
         unsafe { fill(place.addr, request.value, width, len) };
         Ok(())
+    }
+
+    /// An adapter writes to device memory. False when it is no live allocation of this instance.
+    pub(crate) fn adapter_write(&self, ptr: u64, bytes: &[u8]) -> bool {
+        let place = self.place(ptr, to_u64(bytes.len()));
+        let Some(device) = place.ok().and_then(|place| place.device) else {
+            return false;
+        };
+        let write = Unseen {
+            ptr,
+            bytes: bytes.into(),
+            device: Some(device),
+        };
+        match &self.unseen {
+            Some(unseen) => unseen
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(write),
+            None => self.see(&write),
+        }
+        true
+    }
+
+    /// From here on the device sees what adapters wrote.
+    pub(crate) fn flush_adapter_writes(&self, device: u32) {
+        let Some(unseen) = &self.unseen else { return };
+        let mut unseen = unseen.lock().unwrap_or_else(PoisonError::into_inner);
+        for write in unseen.extract_if(.., |write| write.device == Some(device)) {
+            self.see(&write);
+        }
+    }
+
+    fn see(&self, write: &Unseen) {
+        let len_bytes = to_u64(write.bytes.len());
+        // It may have been freed meanwhile; then nobody looks.
+        let Ok(place) = self.place(write.ptr, len_bytes) else {
+            return;
+        };
+        if place.device == write.device {
+            let bytes = to_u64(write.bytes.as_ptr().expose_provenance());
+            // SAFETY: a place of a device lies within its alias, which lives as long as `self`, and the
+            // bytes are the write's own.
+            unsafe { copy(place.addr, bytes, len_bytes) };
+        }
     }
 
     fn places(&self, request: &CopyRequest) -> Result<(Place, Place)> {

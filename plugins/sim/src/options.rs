@@ -15,6 +15,8 @@ pub(crate) struct Options {
     pub(crate) faults: String,
     /// Threads that execute graphs; 0: as many as the process may run on.
     pub(crate) threads: usize,
+    /// Whether adapters' writes are seen only after a flush.
+    pub(crate) rdma_unordered: bool,
 }
 
 impl Options {
@@ -34,6 +36,7 @@ impl Options {
             stream_delay: Duration::from_micros(delay_us),
             faults: host.config("sim.faults").unwrap_or_default(),
             threads: to_addr(number("sim.threads", 0, THREADS_MAX)?),
+            rdma_unordered: number("sim.rdma_unordered", 0, 1)? == 1,
         })
     }
 }

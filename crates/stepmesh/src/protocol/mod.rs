@@ -9,6 +9,7 @@ pub(crate) mod hello;
 pub(crate) mod link;
 pub(crate) mod server;
 mod staging;
+mod visible;
 pub(crate) mod wire;
 pub(crate) mod worker;
 

@@ -1,5 +1,6 @@
 //! Tests of both state machines together, over the simulated network and in virtual time.
 
+mod adapter;
 mod faults;
 mod requests;
 mod world;

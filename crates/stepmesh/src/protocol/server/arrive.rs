@@ -191,6 +191,7 @@ impl ServerMachine {
                 continue;
             };
             let Some(landing) = &mut slot.landing else {
+                self.visibility.arrived(&slot.buffer);
                 continue;
             };
             let len_bytes = tensor.len_bytes();
@@ -204,6 +205,7 @@ impl ServerMachine {
             }
             device = Some(slot.buffer.device().clone());
         }
+        self.visibility.flush()?;
         let Some(device) = device else {
             return Ok(false);
         };

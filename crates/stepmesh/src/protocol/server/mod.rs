@@ -21,6 +21,7 @@ use crate::protocol::fabrics::{Fabrics, LinkSink, PeerRef};
 use crate::protocol::hello::Hello;
 use crate::protocol::link::{Link, end_of};
 use crate::protocol::staging::Stager;
+use crate::protocol::visible::Visibility;
 use crate::protocol::wire::{MessageBuf, Setup};
 use crate::role::{LEFT, Member, Role};
 use crate::tensor::Tensor;
@@ -55,6 +56,7 @@ pub(crate) struct ServerMachine {
     news: bool,
     lives: u64,
     stager: Stager,
+    visibility: Visibility,
     /// Batches whose last bytes are being copied into their slots.
     arriving: VecDeque<Box<BatchRecord>>,
     writes: Vec<Write>,
@@ -142,6 +144,7 @@ impl ServerMachine {
             news: false,
             lives: 0,
             stager: Stager::default(),
+            visibility: Visibility::default(),
             arriving: VecDeque::new(),
             writes: Vec::new(),
             message: MessageBuf::default(),

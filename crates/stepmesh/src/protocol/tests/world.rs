@@ -7,6 +7,7 @@ use std::time::Duration;
 use stepmesh_core::config::{Config, PluginsConfig};
 use stepmesh_core::{Backend, Device, Registry};
 use stepmesh_transport::fabric::{Address, Fabric};
+use stepmesh_transport::sim::fabric::SimFabric;
 use stepmesh_transport::sim::network::SimNetwork;
 use stepmesh_transport::sim::options::SimOptions;
 
@@ -24,6 +25,9 @@ use crate::tensor::Tensor;
 pub(super) struct World {
     pub(super) network: SimNetwork,
     pub(super) device: Device,
+    /// Where servers have their slots.
+    slots: Device,
+    wrap: Wrap,
     now_ns: Arc<AtomicU64>,
     pub(super) workers: Vec<Node<WorkerMachine>>,
     pub(super) servers: Vec<Node<ServerMachine>>,
@@ -37,13 +41,29 @@ pub(super) struct Node<M> {
     pub(super) alive: bool,
 }
 
+/// Makes the fabric of a node from the simulated one.
+pub(super) type Wrap = fn(SimFabric) -> Box<dyn Fabric>;
+
 pub(super) const MESH: u64 = 77;
 
 impl World {
     pub(super) fn new(seed: u64, options: SimOptions, workers: usize, servers: usize) -> Self {
         let network = SimNetwork::new(seed, options);
+        let wrap = |fabric| -> Box<dyn Fabric> { Box::new(fabric) };
+        Self::on(network, cpu_device(), wrap, (workers, servers))
+    }
+
+    /// A mesh of so many workers and servers.
+    pub(super) fn on(
+        network: SimNetwork,
+        slots: Device,
+        wrap: Wrap,
+        (workers, servers): (usize, usize),
+    ) -> Self {
         let mut world = Self {
             device: cpu_device(),
+            slots,
+            wrap,
             network,
             now_ns: Arc::new(AtomicU64::new(0)),
             workers: Vec::new(),
@@ -90,11 +110,11 @@ impl World {
             heartbeat_ns: PEER_DEAD_NS / 4,
             trace: true,
         };
-        let device = self.device.clone();
+        let device = self.slots.clone();
         let machine = ServerMachine::new(hello, device, workers, 1, limits, self.clock());
         self.servers.push(Node {
             machine,
-            fabrics: Fabrics::new(vec![Box::new(fabric)]),
+            fabrics: Fabrics::new(vec![(self.wrap)(fabric)]),
             alive: true,
         });
     }
@@ -110,7 +130,7 @@ impl World {
         };
         Node {
             machine: WorkerMachine::new(hello, limits, self.clock()),
-            fabrics: Fabrics::new(vec![Box::new(fabric)]),
+            fabrics: Fabrics::new(vec![(self.wrap)(fabric)]),
             alive: true,
         }
     }

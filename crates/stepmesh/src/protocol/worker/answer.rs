@@ -219,6 +219,7 @@ impl WorkerMachine {
         let mut device = None;
         for (part, rows) in plan.pulls_of_mut(index, servers).iter_mut().zip(&at.rows) {
             let Some(landing) = &mut part.landing else {
+                self.visibility.arrived(part.tensor.buffer());
                 continue;
             };
             let rows = u64::from(*rows).min(part.tensor.shape().rows());
@@ -233,6 +234,7 @@ impl WorkerMachine {
             }
             device = Some(part.tensor.buffer().device().clone());
         }
+        self.visibility.flush()?;
         let Some(device) = device else {
             return Ok(false);
         };

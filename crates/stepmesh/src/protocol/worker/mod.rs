@@ -22,6 +22,7 @@ use crate::protocol::fabrics::{Fabrics, LinkSink, PeerRef};
 use crate::protocol::hello::Hello;
 use crate::protocol::link::{Link, end_of};
 use crate::protocol::staging::{Incoming, Stager};
+use crate::protocol::visible::Visibility;
 use crate::protocol::wire::{MessageBuf, Setup, Tag};
 use crate::role::Member;
 use crate::trace::Trace;
@@ -53,6 +54,7 @@ pub(crate) struct WorkerMachine {
     /// Requests that came to their end since the engine last asked.
     finished: u32,
     stager: Stager,
+    visibility: Visibility,
     /// Answers whose last bytes are being copied into their tensors.
     landing: Vec<(RequestId, usize, Incoming)>,
     writes: Vec<Write>,
@@ -119,6 +121,7 @@ impl WorkerMachine {
             dirty: false,
             finished: 0,
             stager: Stager::default(),
+            visibility: Visibility::default(),
             landing: Vec::new(),
             writes: Vec::new(),
             message: MessageBuf::default(),
