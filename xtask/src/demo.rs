@@ -36,6 +36,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = count())]
     servers: u32,
 
+    /// How often each worker pushes; without it, as often as `stepmesh worker` does
+    #[arg(long, value_name = "COUNT")]
+    iterations: Option<u64>,
+
     /// Builds without optimisation: sooner there, but slower
     #[arg(long)]
     debug: bool,
@@ -55,6 +59,7 @@ impl Default for Options {
             input: None,
             workers: 2,
             servers: 2,
+            iterations: None,
             debug: false,
             programs: None,
             limit_s: 60,
@@ -181,6 +186,9 @@ fn run_mesh(
     for name in &worker_names {
         let mut worker = stepmesh();
         worker.arg("worker");
+        if let Some(iterations) = options.iterations {
+            worker.args(["--iterations", &iterations.to_string()]);
+        }
         mesh.start(name, &mut member(worker))?;
     }
     mesh.wait_for_end()?;

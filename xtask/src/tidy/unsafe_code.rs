@@ -136,6 +136,7 @@ crates/stepmesh-transport/src/tcp/              reads and writes of registered m
 crates/stepmesh-transport/tests/                promises about the memory of a test
 crates/stepmesh-lazy/tests/it/failures.rs       names the entry of a backend that is linked in
 crates/stepmesh/tests/it/backends.rs            names the entries of backends that are linked in
+crates/stepmesh/src/protocol/tests/adapter.rs   names the entry of a backend that is linked in
 crates/stepmesh/src/memory.rs                   registered tensors of the caller
 crates/stepmesh-torch/src/device.rs             loads torch's CUDA half
 crates/stepmesh-torch/src/sys.rs                calls C++

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     verbs,
-    workspace::{self, Profile, Workspace},
+    workspace::{self, Workspace},
 };
 
 /// A program of tests.
@@ -19,7 +19,6 @@ pub(super) struct Program {
     pub(super) package: String,
     pub(super) package_dir: PathBuf,
     pub(super) target: String,
-    pub(super) profile: Profile,
     pub(super) path: PathBuf,
 }
 
@@ -29,27 +28,18 @@ pub(super) fn of_workspace(workspace: &Workspace) -> Result<Vec<Program>> {
     let mut command = workspace.cargo("test");
     command.arg("--workspace");
     verbs::add_feature(workspace, &mut command, None)?;
-    built(workspace, &mut command, Profile::Dev)
+    built(workspace, &mut command)
 }
 
-/// Builds those of one package, without optimisation by the command of `cargo xtask test -p`.
-pub(super) fn of_package(
-    workspace: &Workspace,
-    package: &str,
-    profile: Profile,
-) -> Result<Vec<Program>> {
+/// Builds those of one package, by the command of `cargo xtask test -p`.
+pub(super) fn of_package(workspace: &Workspace, package: &str) -> Result<Vec<Program>> {
     let mut command = workspace.cargo("test");
     command.args(["--package", package]);
-    if profile == Profile::Release {
-        // The one that is run, and no benchmark.
-        command.args(["--test", "it"]);
-    }
     verbs::add_feature(workspace, &mut command, Some(package))?;
-    built(workspace, &mut command, profile)
+    built(workspace, &mut command)
 }
 
-fn built(workspace: &Workspace, command: &mut Command, profile: Profile) -> Result<Vec<Program>> {
-    command.args(profile.cargo_args());
+fn built(workspace: &Workspace, command: &mut Command) -> Result<Vec<Program>> {
     command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let metadata = workspace.metadata()?;
     let mut programs = Vec::new();
@@ -74,7 +64,6 @@ fn built(workspace: &Workspace, command: &mut Command, profile: Profile) -> Resu
                 .as_str()
                 .unwrap_or_default()
                 .into(),
-            profile,
             path: path.into(),
         });
     }

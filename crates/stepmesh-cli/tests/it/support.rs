@@ -223,7 +223,7 @@ impl Ended {
 
 /// The program with nothing of this process's environment but these settings.
 pub(crate) fn program(settings: &[(String, String)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stepmesh"));
+    let mut command = Command::new(program_path());
     command.env_clear().env("STEPMESH_BACKEND", "cpu");
     command.env("RUST_BACKTRACE", "1");
     for (key, value) in settings {
@@ -231,6 +231,13 @@ pub(crate) fn program(settings: &[(String, String)]) -> Command {
         command.env(name, value);
     }
     command
+}
+
+/// The program of this build; or another build of it, by which the same tests run where one without
+/// optimisation is too slow (`cargo xtask vm test`).
+fn program_path() -> PathBuf {
+    let other = std::env::var_os("STEPMESH_TEST_PROGRAM");
+    other.map_or_else(|| env!("CARGO_BIN_EXE_stepmesh").into(), PathBuf::from)
 }
 
 /// The way between hosts: TCP, or the one that STEPMESH_TRANSPORT_KIND names, by which the same tests
