@@ -251,7 +251,7 @@ const LDCONFIG: &str = "/sbin/ldconfig";
 const UDMABUF: &str = "/dev/udmabuf";
 
 /// The order is that of the report.
-const NEEDS: [Need; 13] = [
+const NEEDS: [Need; 14] = [
     CXX,
     ABIDIFF_NEED,
     Need {
