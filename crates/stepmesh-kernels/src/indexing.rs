@@ -117,6 +117,7 @@ impl IndexAdd {
                     let slice = (outer * self.to.extent + index) * inner + inner_first;
                     let frame = |first| Frame {
                         accesses: &self.program.accesses,
+                        chains: &self.program.chains,
                         regions: lent.regions,
                         first,
                         within: 0,

@@ -10,11 +10,11 @@
 use pulp::Arch;
 use stepmesh_fusion::Fold;
 
-use crate::memory::{Region, finish_writes};
+use crate::memory::Region;
 use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::tile::{
-    Access, Class, Frame, Instr, Reduced, Reg, RegisterNeeds, Registers, TILE, accumulate,
+    Access, Chain, Class, Frame, Instr, Reduced, Reg, RegisterNeeds, Registers, TILE, accumulate,
     accumulate_columns, run,
 };
 
@@ -25,6 +25,7 @@ pub(crate) struct Kernel {
     pub(crate) inner: usize,
     pub(crate) columns: usize,
     pub(crate) accesses: Vec<Access>,
+    pub(crate) chains: Vec<Chain>,
     /// Run once by each thread.
     pub(crate) constants: Vec<Instr>,
     pub(crate) stages: Vec<Stage>,
@@ -128,10 +129,12 @@ impl Kernel {
         let mut registers = lent.scratch.registers(&self.needs);
         let frame = Frame {
             accesses: &self.accesses,
+            chains: &self.chains,
             regions: lent.regions,
             first: 0,
             within: 0,
-            len: 1,
+            // What they read is one element throughout.
+            len: TILE,
         };
         run(lent.arch, &self.constants, &frame, &mut registers);
         registers
@@ -144,7 +147,6 @@ impl Kernel {
                 self.finish(lent, stage, unit, registers);
             }
         }
-        finish_writes();
     }
 
     /// Goes through a row, or through a tile of columns.
@@ -165,6 +167,7 @@ impl Kernel {
         }
         let frame = |first, within, len| Frame {
             accesses: &self.accesses,
+            chains: &self.chains,
             regions: lent.regions,
             first,
             within,
@@ -202,6 +205,7 @@ impl Kernel {
         let tile = self.tile(unit);
         let mut frame = Frame {
             accesses: &self.accesses,
+            chains: &self.chains,
             regions: lent.regions,
             first: tile.outer * self.columns + tile.column,
             within: 0,

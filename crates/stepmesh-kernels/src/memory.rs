@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "reads and writes memory by its address")]
 
 use gemm::Parallelism;
+use pulp::bytemuck::Pod;
 
 /// A range of memory: an argument, an output or a part of the workspace.
 #[derive(Clone, Copy, Debug)]
@@ -183,20 +184,31 @@ impl Region {
         }
     }
 
-    /// Writes elements one after another, where the processor can past its caches: what is too long
-    /// to stay in them need not be read into them first. [`finish_writes`] ends it.
+    /// Reads what lies at an element as one value of several.
     #[inline(always)]
-    pub(crate) fn write_past_caches<T: Element>(&self, start: usize, from: &[T]) {
-        if !self.holds::<T>(start, 1, from.len()) {
+    pub(crate) fn read_block<T: Element, U: Pod>(&self, start: usize) -> U {
+        if !self.holds::<T>(start, 1, size_of::<U>() / size_of::<T>()) {
+            return U::zeroed();
+        }
+        let from = std::ptr::with_exposed_provenance::<T>(self.addr);
+        // SAFETY: `start` is within the region, as `holds` saw.
+        let from = unsafe { from.add(start) };
+        // SAFETY: as long as `holds` saw; valid for reading by `new`'s contract; any bytes are a `U`.
+        unsafe { from.cast::<U>().read_unaligned() }
+    }
+
+    /// Writes a value of several elements, to the one at `start` first.
+    #[inline(always)]
+    pub(crate) fn write_block<T: Element, U: Pod>(&self, start: usize, block: U) {
+        if !self.holds::<T>(start, 1, size_of::<U>() / size_of::<T>()) {
             return;
         }
         let to = std::ptr::with_exposed_provenance_mut::<T>(self.addr);
         // SAFETY: `start` is within the region, as `holds` saw.
         let to = unsafe { to.add(start) };
-        let first = from.as_ptr();
-        // SAFETY: both are valid for `from.len()` elements, `to` by `holds` and the contract of
-        // `new`; they are distinct, since a slice is not written meanwhile.
-        unsafe { copy_past_caches(to.cast(), first.cast(), size_of_val(from)) };
+        // SAFETY: as long as `holds` saw; valid for writing, and written by no one else, by `new`'s
+        // contract.
+        unsafe { to.cast::<U>().write_unaligned(block) };
     }
 
     /// Copies bytes from another region; ranges may overlap.
@@ -228,53 +240,6 @@ impl Region {
         debug_assert!(holds, "element {last:?} of {} bytes", self.len_bytes);
         holds
     }
-}
-
-/// Makes what [`Region::write_past_caches`] wrote visible before whatever this thread does next.
-pub(crate) fn finish_writes() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has SSE.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    };
-}
-
-/// # Safety
-/// - `from` is valid for reading and `to` for writing `len` bytes, and they do not overlap.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn copy_past_caches(to: *mut u8, from: *const u8, len: usize) {
-    use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-    let head = to.align_offset(VECTOR_LEN).min(len);
-    // SAFETY: `head` is at most `len`; this function's contract.
-    unsafe { to.copy_from_nonoverlapping(from, head) };
-    let mut at = head;
-    while at + VECTOR_LEN <= len {
-        // SAFETY: a vector from `at` on is within `len` bytes.
-        let source = unsafe { from.add(at) };
-        // SAFETY: readable by this function's contract; the load needs no alignment.
-        let vector = unsafe { _mm_loadu_si128(source.cast()) };
-        // SAFETY: as for the source.
-        let target = unsafe { to.add(at) };
-        // SAFETY: writable by this function's contract, and aligned: `head` bytes were left out.
-        unsafe { _mm_stream_si128(target.cast(), vector) };
-        at += VECTOR_LEN;
-    }
-    // SAFETY: `at` is at most `len`.
-    let target = unsafe { to.add(at) };
-    // SAFETY: as above.
-    let source = unsafe { from.add(at) };
-    // SAFETY: the rest of `len` bytes; this function's contract.
-    unsafe { target.copy_from_nonoverlapping(source, len - at) };
-}
-
-/// # Safety
-/// - `from` is valid for reading and `to` for writing `len` bytes, and they do not overlap.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-unsafe fn copy_past_caches(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: this function's contract.
-    unsafe { to.copy_from_nonoverlapping(from, len) };
 }
 
 impl Matrix {
@@ -356,10 +321,3 @@ pub(crate) fn multiply<T: Multiply>(
 pub(crate) fn is_aligned<T>(matrix: &Matrix) -> bool {
     matrix.region.addr().is_multiple_of(align_of::<T>())
 }
-
-/// Bytes that are written past the caches at a time.
-#[cfg(target_arch = "x86_64")]
-const VECTOR_LEN: usize = 16;
-
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,7 @@
 use stepmesh_graph::DType;
 
 use crate::kernel::{Kernel, Lent};
-use crate::memory::{Element, Matrix, Multiply, Region, finish_writes, multiply};
+use crate::memory::{Element, Matrix, Multiply, Region, multiply};
 use crate::number::{bf16_to_f32, f16_to_f32};
 use crate::tile::{Class, Frame, Kept, Registers, TILE, run};
 
@@ -281,6 +281,7 @@ impl Product {
                 let len = TILE.min(block.columns - column);
                 let frame = Frame {
                     accesses: &program.accesses,
+                    chains: &program.chains,
                     regions: lent.regions,
                     first: first + row * self.columns + column,
                     within: row * block.columns + column,
@@ -292,7 +293,6 @@ impl Product {
                 column += len;
             }
         }
-        finish_writes();
     }
 }
 

@@ -10,6 +10,7 @@ use stepmesh_fusion::{
 };
 
 use super::allocate::allocate;
+use super::chain::join;
 use crate::kernel::{Kernel, Stage};
 use crate::product::Product;
 use crate::tile::{Access, Class, Instr, Reduced, Reg};
@@ -37,6 +38,7 @@ pub(super) fn emit(items: &Items, cluster: &Cluster, places: &Placement) -> Kern
         virtuals: 0,
         globals: HashSet::new(),
         numbers: Vec::new(),
+        uniforms: HashMap::new(),
         kept: HashMap::new(),
         spread: HashMap::new(),
         slots: HashMap::new(),
@@ -53,6 +55,7 @@ pub(super) fn emit(items: &Items, cluster: &Cluster, places: &Placement) -> Kern
         emitter.kernel.stages.push(stage);
     }
     allocate(&mut emitter.kernel, &emitter.globals);
+    join(&mut emitter.kernel);
     emitter.kernel.choose_parts();
     emitter.kernel
 }
@@ -70,6 +73,8 @@ struct Emitter<'a> {
     /// Registers that live as long as the kernel runs.
     globals: HashSet<Reg>,
     numbers: Vec<(Class, Scalar, Reg)>,
+    /// Registers of views that are one number throughout, by their access.
+    uniforms: HashMap<usize, Reg>,
     /// Registers of what reductions leave, and those that have it as a whole tile.
     kept: HashMap<usize, Reg>,
     spread: HashMap<usize, Reg>,
@@ -258,7 +263,7 @@ impl Emitter<'_> {
         let own = &self.items.list[item];
         let dims = dense_dims(&own.dims);
         let buffer = self.places.buffer(item);
-        let access = self.access(Access::written(buffer, own.dtype, 0, dims));
+        let access = self.access(Access::new(buffer, own.dtype, 0, dims));
         Instr::Store { access, from }
     }
 
@@ -391,6 +396,9 @@ impl Emitter<'_> {
         if let Some(loaded) = walk.loaded.get(&access) {
             return *loaded;
         }
+        if self.kernel.accesses[access].is_uniform() {
+            return self.uniform(access, self.view_class(view));
+        }
         let to = self.local(self.view_class(view));
         walk.program.push(Instr::Load { access, to });
         walk.loaded.insert(access, to);
@@ -418,11 +426,20 @@ impl Emitter<'_> {
             Source::Splat(dtype, value) => self.number(Class::of(*dtype), *value),
             Source::View(view) => {
                 let access = self.view_access(view);
-                let to = self.global(self.view_class(view));
-                self.kernel.constants.push(Instr::Load { access, to });
-                to
+                self.uniform(access, self.view_class(view))
             }
         }
+    }
+
+    /// The register of a view that is one number throughout, read before any walk.
+    fn uniform(&mut self, access: usize, class: Class) -> Reg {
+        if let Some(known) = self.uniforms.get(&access) {
+            return *known;
+        }
+        let to = self.global(class);
+        self.kernel.constants.push(Instr::Load { access, to });
+        self.uniforms.insert(access, to);
+        to
     }
 
     fn number(&mut self, class: Class, value: Scalar) -> Reg {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod chain;
 mod emit;
 mod text;
 

@@ -18,8 +18,6 @@ pub(crate) struct Access {
     pub(crate) start: usize,
     /// Outermost first; merged where that changes nothing, and none for a single element.
     pub(crate) dims: Vec<Walk>,
-    /// It is written, one element after another, and is too long for the caches.
-    pub(crate) is_long: bool,
 }
 
 /// Elements that lie evenly.
@@ -45,23 +43,18 @@ impl Access {
             dtype,
             start,
             dims: merge(dims),
-            is_long: false,
         }
     }
 
-    /// As [`Access::new`], to be written.
-    pub(crate) fn written(
-        buffer: usize,
-        dtype: DType,
-        start: usize,
-        dims: impl IntoIterator<Item = Walk>,
-    ) -> Self {
-        let own = Self::new(buffer, dtype, start, dims);
-        let is_long = match own.dims[..] {
-            [dim] => dim.stride == 1 && dim.extent >= LONG_LEN_BYTES / dtype.size_bytes(),
-            _ => false,
-        };
-        Self { is_long, ..own }
+    /// Whether its elements lie one after another, as they are computed with.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.dims[..], [dim] if dim.stride == 1)
+            && matches!(self.dtype, DType::F32 | DType::F64)
+    }
+
+    /// Whether it is one element throughout.
+    pub(crate) fn is_uniform(&self) -> bool {
+        self.dims.iter().all(|dim| dim.stride == 0)
     }
 
     #[inline(always)]
@@ -209,10 +202,6 @@ impl Access {
     ) {
         debug_assert!(len <= TILE, "a tile");
         let region = &regions[self.buffer];
-        if self.is_long && self.dtype == DType::F32 {
-            let tile = &registers.get::<f32>(from)[..len];
-            return region.write_past_caches(self.start + first, tile);
-        }
         match self.dtype {
             DType::F32 => self.write(region, first, &registers.get(from)[..len], |x: f32| x),
             DType::F16 => self.write(region, first, &registers.get(from)[..len], f32_to_f16),
@@ -282,6 +271,3 @@ impl Access {
 
 /// Most dimensions of a view: those of a value.
 const RANK_MAX: usize = 8;
-/// From here on a value is written past the caches: half of what the last one of a usual server core
-/// holds, and far more than the steps that follow at once would find there.
-const LONG_LEN_BYTES: usize = 16 << 20;

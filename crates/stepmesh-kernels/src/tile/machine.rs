@@ -1,11 +1,11 @@
 //! Runs programs, and folds tiles into what a reduction has so far.
 
-use pulp::{Arch, NullaryFnOnce};
+use pulp::{Arch, NullaryFnOnce, Simd, WithSimd};
 
 use super::arithmetic::{self, Arithmetic};
 use super::random::{self, Source};
 use super::registers::{Kept, Lane, Registers};
-use super::{Access, Class, Instr, Reg, cast};
+use super::{Access, Chain, Class, Instr, Reg, cast, chain};
 use crate::memory::Region;
 use stepmesh_fusion::Fold;
 
@@ -13,6 +13,7 @@ use stepmesh_fusion::Fold;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) accesses: &'a [Access],
+    pub(crate) chains: &'a [Chain],
     pub(crate) regions: &'a [Region],
     /// Index of the first element, as accesses count.
     pub(crate) first: usize,
@@ -50,19 +51,19 @@ struct Program<'a> {
     registers: &'a mut Registers,
 }
 
-impl NullaryFnOnce for Program<'_> {
+impl WithSimd for Program<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn call(self) {
+    fn with_simd<S: Simd>(self, simd: S) {
         for instr in self.program {
-            step(instr, self.frame, self.registers);
+            step(simd, instr, self.frame, self.registers);
         }
     }
 }
 
 #[inline(always)]
-fn step(instr: &Instr, frame: &Frame<'_>, registers: &mut Registers) {
+fn step<S: Simd>(simd: S, instr: &Instr, frame: &Frame<'_>, registers: &mut Registers) {
     let len = frame.len;
     match *instr {
         Instr::Load { access, to } => {
@@ -118,6 +119,7 @@ fn step(instr: &Instr, frame: &Frame<'_>, registers: &mut Registers) {
         }
         Instr::Keep { slot, from } => keep(registers, slot, from, frame),
         Instr::Recall { slot, to } => recall(registers, slot, to, frame),
+        Instr::Chain { chain } => chain::run(simd, &frame.chains[chain], frame, registers),
     }
 }
 
@@ -382,7 +384,7 @@ impl AccumulateColumns<'_> {
                         |(so_far, x)| *so_far = so_far.larger(widen(*x)),
                     ),
                     Fold::ArgMax => {
-                        for ((best, x), place) in pairs.zip(&mut places) {
+                        for ((best, x), place) in pairs.zip(&mut places[..]) {
                             let value = widen(*x);
                             if *place < 0 || value > *best || (value != value && *best == *best) {
                                 *best = value;

@@ -6,6 +6,7 @@
 mod access;
 mod arithmetic;
 mod cast;
+mod chain;
 mod machine;
 mod random;
 mod registers;
@@ -14,6 +15,7 @@ use stepmesh_fusion::{Binary, Order, Scalar, Unary};
 use stepmesh_graph::DType;
 
 pub(crate) use access::Access;
+pub(crate) use chain::{Chain, Link, LinkStep};
 pub(crate) use machine::{Frame, Reduced, accumulate, accumulate_columns, run};
 pub(crate) use registers::{Kept, RegisterNeeds, Registers};
 
@@ -105,6 +107,10 @@ pub(crate) enum Instr {
         slot: usize,
         to: Reg,
     },
+    /// Several of the above as one, by its place in the kernel's list.
+    Chain {
+        chain: usize,
+    },
 }
 
 impl Instr {
@@ -115,6 +121,8 @@ impl Instr {
                 ([None, None, None], Some(to))
             }
             Self::Store { from, .. } | Self::Keep { from, .. } => ([Some(from), None, None], None),
+            // Made when registers have been given out, after which no one asks.
+            Self::Chain { .. } => ([None, None, None], None),
             Self::Splat { from, to }
             | Self::Unary { from, to, .. }
             | Self::Cast { from, to, .. }

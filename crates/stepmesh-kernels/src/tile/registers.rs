@@ -1,18 +1,24 @@
 //! The registers of a thread. Each is a vector that is taken out while it is written, so that
 //! operands can be read meanwhile.
 
+use std::ops::{Deref, DerefMut};
+
 use super::{Class, Reg, TILE};
 
 /// Registers of every class, and rows that are kept between the stages of a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Registers {
-    pub(crate) f32: Vec<Vec<f32>>,
-    pub(crate) f64: Vec<Vec<f64>>,
-    pub(crate) i32: Vec<Vec<i32>>,
-    pub(crate) i64: Vec<Vec<i64>>,
-    pub(crate) u8: Vec<Vec<u8>>,
+    pub(crate) f32: Vec<Tile<f32>>,
+    pub(crate) f64: Vec<Tile<f64>>,
+    pub(crate) i32: Vec<Tile<i32>>,
+    pub(crate) i64: Vec<Tile<i64>>,
+    pub(crate) u8: Vec<Tile<u8>>,
     pub(crate) kept: Vec<Kept>,
 }
+
+/// The elements of a register, where cache lines begin. Empty while it is taken out.
+#[derive(Debug, Default)]
+pub(crate) struct Tile<T>(Option<Box<Lines<T>>>);
 
 /// A row that is kept.
 #[derive(Debug)]
@@ -34,19 +40,19 @@ pub(crate) struct RegisterNeeds {
 
 /// Elements of registers, by type.
 pub(crate) trait Lane: Copy + Default {
-    fn file(registers: &Registers) -> &Vec<Vec<Self>>;
-    fn file_mut(registers: &mut Registers) -> &mut Vec<Vec<Self>>;
+    fn file(registers: &Registers) -> &Vec<Tile<Self>>;
+    fn file_mut(registers: &mut Registers) -> &mut Vec<Tile<Self>>;
 }
 
 macro_rules! lanes {
     ($($number:ident),*) => {$(
         impl Lane for $number {
             #[inline(always)]
-            fn file(registers: &Registers) -> &Vec<Vec<Self>> {
+            fn file(registers: &Registers) -> &Vec<Tile<Self>> {
                 &registers.$number
             }
             #[inline(always)]
-            fn file_mut(registers: &mut Registers) -> &mut Vec<Vec<Self>> {
+            fn file_mut(registers: &mut Registers) -> &mut Vec<Tile<Self>> {
                 &mut registers.$number
             }
         }
@@ -115,9 +121,29 @@ impl Registers {
     }
 }
 
-fn grow<T: Copy + Default>(file: &mut Vec<Vec<T>>, count: usize) {
+#[derive(Debug)]
+#[repr(align(64))]
+struct Lines<T>([T; TILE]);
+
+fn grow<T: Copy + Default>(file: &mut Vec<Tile<T>>, count: usize) {
     while file.len() < count {
-        file.push(vec![T::default(); TILE]);
+        file.push(Tile(Some(Box::new(Lines([T::default(); TILE])))));
+    }
+}
+
+impl<T> Deref for Tile<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        self.0.as_ref().map_or(&[], |lines| &lines.0)
+    }
+}
+
+impl<T> DerefMut for Tile<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.0.as_mut().map_or(&mut [], |lines| &mut lines.0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Plans against an interpreter in f64: every operation and type, fused and alone, in odd shapes.
 
+mod chains;
 mod donation;
 mod fusion;
 mod ops;

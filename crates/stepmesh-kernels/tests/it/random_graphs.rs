@@ -2,20 +2,7 @@
 
 use stepmesh_graph::{CompareDirection, DType, F64, NodeId, Op};
 
-use crate::support::{Model, shape};
-
-/// A small generator of its own, so that a failure names a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % sides
-    }
-}
+use crate::support::{Dice, Model, shape};
 
 fn alike(model: &Model, pool: &[NodeId], x: NodeId, dice: &mut Dice) -> NodeId {
     let dims = model.dims(x);
@@ -149,7 +136,7 @@ fn moved(model: &mut Model, pool: &[NodeId], x: NodeId, dice: &mut Dice) -> Node
 }
 
 fn check(dtype: DType, seed: u64) {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut model = Model::new();
     let shapes = [
         vec![4, 9],

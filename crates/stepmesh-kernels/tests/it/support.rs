@@ -13,6 +13,23 @@ pub(crate) struct Model {
     args: Vec<Tensor>,
 }
 
+/// A small generator of its own, so that a failure names a seed.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % sides
+    }
+}
+
 impl Model {
     pub(crate) fn new() -> Self {
         Self {
