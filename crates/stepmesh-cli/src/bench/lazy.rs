@@ -19,6 +19,8 @@ use crate::bench::statistics::median;
 pub(crate) enum Subject {
     /// Ten operations on each of 16 Mi elements of f32, beside a copy of them.
     FusedChain,
+    /// The same, beside a loop written by hand on as many threads.
+    FusedChainByHand,
     /// A product of f32 matrices of 512 by 512, beside the bare product.
     Matmul,
     /// A feed-forward network as the demo's, in f64, beside one written by hand.
@@ -46,12 +48,13 @@ pub(crate) fn measure(config: &Config, subject: Subject, budget: Duration) -> Re
     config.backend = "cpu".into();
     let core = mesh::device(&config)?;
     let mut options = Options::default();
-    if subject != Subject::FusedChain {
+    if !matches!(subject, Subject::FusedChain | Subject::FusedChainByHand) {
         options.backend.compile.threads_max = 1;
     }
     let device = LazyDevice::open(&core, options)?;
     match subject {
         Subject::FusedChain => fused_chain(&device, budget),
+        Subject::FusedChainByHand => fused_chain_by_hand(&device, budget),
         Subject::Matmul => matmul(&device, budget),
         Subject::Ffn => ffn(&device, budget),
         Subject::Hit => hit(&device, budget),
@@ -103,13 +106,34 @@ fn fused_chain(device: &LazyDevice, budget: Duration) -> Result<LazyOutcome> {
     )
 }
 
+fn fused_chain_by_hand(device: &LazyDevice, budget: Duration) -> Result<LazyOutcome> {
+    let values: Vec<f32> = (0_u16..1000)
+        .cycle()
+        .take(CHAIN_ELEMENTS)
+        .map(f32::from)
+        .collect();
+    let x = device.from_slice(&[CHAIN_ELEMENTS], &values)?;
+    let mut by_hand = vec![0.0_f32; CHAIN_ELEMENTS];
+    let outcome = in_turns(
+        budget,
+        || Ok(chain(&x, CHAIN_LEN)?.wait()?),
+        || {
+            hand::chain(black_box(&mut by_hand), black_box(&values), CHAIN_FACTOR);
+            Ok(())
+        },
+    )?;
+    let found = chain(&x, CHAIN_LEN)?.to_vec::<f32>()?;
+    ensure!(found == by_hand, "the chain and the one by hand differ");
+    Ok(outcome)
+}
+
 /// Sums, products, differences and bounds in turns, none of which can be left out.
 fn chain(x: &LazyTensor, len: usize) -> Result<LazyTensor, Error> {
     let mut value = x.clone();
     for number in 0..len {
         value = match number % 5 {
             0 => value.add(x)?,
-            1 => value.mul(0.5)?,
+            1 => value.mul(CHAIN_FACTOR)?,
             2 => value.sub(x)?,
             3 => value.maximum(x)?,
             _ => value.neg()?,
@@ -220,6 +244,8 @@ fn alone(ours_ns: &[f64]) -> LazyOutcome {
 const CHAIN_ELEMENTS: usize = 16 << 20;
 /// Operations of the chain that is to be one pass over memory.
 const CHAIN_LEN: usize = 10;
+/// What a chain multiplies by.
+const CHAIN_FACTOR: f32 = 0.5;
 /// Rows and columns of the matrices.
 const SIDE: usize = 512;
 /// Operations of a graph as small models have.

@@ -1,9 +1,12 @@
-//! What one would write without an engine: matrix products by the `gemm` crate, and loops.
+//! What one would write without an engine: matrix products by the `gemm` crate, and loops, compiled
+//! for the processor that is found.
 #![expect(unsafe_code, reason = "calls `gemm`, which takes raw pointers")]
 
 use std::f64::consts::FRAC_1_SQRT_2;
+use std::thread;
 
 use gemm::Parallelism;
+use pulp::Arch;
 
 /// A feed-forward network with made-up weights, row-major.
 pub(super) struct Layer {
@@ -49,6 +52,38 @@ impl Layer {
         }
         y
     }
+}
+
+/// The ten operations of the benchmark's chain in one loop, on all threads that there are.
+pub(super) fn chain(out: &mut [f32], x: &[f32], factor: f32) {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let part_len = x.len().div_ceil(threads).max(1);
+    let arch = Arch::new();
+    thread::scope(|scope| {
+        for (out, x) in out.chunks_mut(part_len).zip(x.chunks(part_len)) {
+            scope.spawn(move || {
+                arch.dispatch(
+                    #[inline(always)]
+                    || {
+                        for (out, x) in out.iter_mut().zip(x) {
+                            *out = half_chain(half_chain(*x, *x, factor), *x, factor);
+                        }
+                    },
+                );
+            });
+        }
+    });
+}
+
+#[inline(always)]
+fn half_chain(value: f32, x: f32, factor: f32) -> f32 {
+    let value = (value + x) * factor - x;
+    // As the engine's maximum: NaN if one is.
+    -(if value > x || value.is_nan() {
+        value
+    } else {
+        x
+    })
 }
 
 /// The product of `a`, `[m, k]`, and `b`, `[k, n]` or, transposed, `[n, k]`, by one thread.
