@@ -85,7 +85,7 @@ impl HostTensor {
     /// # Errors
     /// `Graph` if it would be too many bytes.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self, Error> {
-        crate::engine::evaluate(Op::Cast { dtype }, &[self])
+        crate::backend::interpret(&Op::Cast { dtype }, std::slice::from_ref(self))
     }
 
     /// The elements.

@@ -167,6 +167,14 @@ pub enum Error {
         /// What is wrong.
         fault: String,
     },
+    /// A form of text that the backend does not have.
+    #[error("computation_text: there is no format `{format}`; there are {}", known.join(", "))]
+    UnknownFormat {
+        /// What was asked for.
+        format: String,
+        /// What there is.
+        known: &'static [&'static str],
+    },
     /// The backend was told to prepare for the exit.
     #[error("{operation}: the backend was told to prepare for the exit")]
     Exiting {

@@ -10,8 +10,8 @@
 //!   no two different graphs are ever taken for one.
 //! - Every compilation after the first is explained ([`LazyDevice::recompilations`]) with the line
 //!   of the program that made it necessary.
-//! - An operation that the backend lacks runs on the host only where [`Options::fallback`] allows it,
-//!   and is reported ([`LazyDevice::fallbacks`]).
+//! - An operation that the backend lacks is computed by the cpu backend, only where
+//!   [`Options::fallback`] allows it, and is reported ([`LazyDevice::fallbacks`]).
 //! - Shapes broadcast and types promote as in PyTorch; what does not fit is an error of the call that
 //!   traced it.
 //! - What a backend must do is the trait [`LazyBackend`], which has every method of PyTorch's
@@ -90,8 +90,8 @@ mod tensor;
 
 pub use backend::{
     BackendData, BackendDataPtr, BackendDevice, BackendDeviceType, BackendPtr, BackendRegistrar,
-    Computation, ComputationPtr, DeviceDataInfo, IrBuilder, LazyBackend, LoweringContext, Origin,
-    VirtualDevice, get_backend, has_backend,
+    Computation, ComputationPtr, DeviceDataInfo, FallbackDevice, IrBuilder, LazyBackend,
+    LoweringContext, Origin, VirtualDevice, get_backend, has_backend,
 };
 pub use broadcast::broadcast_shapes;
 pub use element::{Element, ElementBytes, HostTensor, Scalar};

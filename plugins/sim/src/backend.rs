@@ -34,7 +34,7 @@ use crate::options::Options;
 /// An instance of the simulated accelerator.
 #[derive(Debug)]
 pub struct Sim {
-    options: Options,
+    pub(crate) options: Options,
     pub(crate) memory: Arc<Memory>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) simulator: Arc<Simulator>,

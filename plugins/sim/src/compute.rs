@@ -26,8 +26,8 @@ pub struct Compiled {
 impl Compute for Sim {
     type Executable = Compiled;
 
-    fn supports(&self, _device: u32, _op: OpKind, _dtype: DType) -> bool {
-        true
+    fn supports(&self, _device: u32, op: OpKind, _dtype: DType) -> bool {
+        !self.options.lacks.contains(&op)
     }
 
     fn compile(

@@ -29,6 +29,7 @@
 //! | `stream_delay_us` | 0 | what each copy, fill and graph of a stream takes at least |
 //! | `threads` | 0 | threads that execute graphs; 0: as many as the process may run on |
 //! | `rdma_unordered` | 0 | 1: the device sees an adapter's writes only after a flush |
+//! | `lacks` | | operations of graphs that it does not do, such as `exp,argmax` |
 //! | `faults` | | what goes wrong, and when |
 //!
 //! # Faults

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use stepmesh_plugin::compute::OpKind;
 use stepmesh_plugin::software::{page_len, to_addr, to_u64};
 use stepmesh_plugin::{Error, Host, Result};
 
@@ -17,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) threads: usize,
     /// Whether adapters' writes are seen only after a flush.
     pub(crate) rdma_unordered: bool,
+    /// Operations of graphs that the devices do not do.
+    pub(crate) lacks: Vec<OpKind>,
 }
 
 impl Options {
@@ -37,6 +40,10 @@ impl Options {
             faults: host.config("sim.faults").unwrap_or_default(),
             threads: to_addr(number("sim.threads", 0, THREADS_MAX)?),
             rdma_unordered: number("sim.rdma_unordered", 0, 1)? == 1,
+            lacks: match host.config("sim.lacks") {
+                Some(text) => parse_ops("sim.lacks", &text)?,
+                None => Vec::new(),
+            },
         })
     }
 }
@@ -48,6 +55,23 @@ fn parse_number(key: &str, text: &str, max: u64) -> Result<u64> {
             "configuration key `{key}` = `{text}`: allowed is a whole number up to {max}"
         ))
     })
+}
+
+fn parse_ops(key: &str, text: &str) -> Result<Vec<OpKind>> {
+    let names = text
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let find = |name: &str| {
+        let known = OpKind::ALL.iter().find(|kind| kind.name() == name);
+        known.copied().ok_or_else(|| {
+            Error::invalid_argument(format!(
+                "configuration key `{key}`: `{name}` is no operation; allowed are names such as \
+                 `exp`, separated by commas"
+            ))
+        })
+    };
+    names.map(find).collect()
 }
 
 /// Devices: two, so that a test finds out what it mixes up.

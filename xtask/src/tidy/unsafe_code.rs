@@ -134,7 +134,7 @@ crates/stepmesh-transport/src/shm/              rings and slots in shared memory
 crates/stepmesh-transport/src/sim/placement.rs  writes of simulated transfers
 crates/stepmesh-transport/src/tcp/              reads and writes of registered memory
 crates/stepmesh-transport/tests/                promises about the memory of a test
-crates/stepmesh-lazy/tests/it/failures.rs       names the entry of a backend that is linked in
+crates/stepmesh-lazy/tests/it/common.rs         names the entry of a backend that is linked in
 crates/stepmesh/tests/it/backends.rs            names the entries of backends that are linked in
 crates/stepmesh/src/protocol/tests/adapter.rs   names the entry of a backend that is linked in
 crates/stepmesh/src/memory.rs                   registered tensors of the caller

@@ -8,10 +8,10 @@ mod ir_builder;
 mod lowering;
 mod registry;
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
-use stepmesh_graph::DType;
+use stepmesh_graph::{DType, GraphBuilder, Op, reference, stablehlo};
 
 use crate::ir::{EmissionMap, NodePtr};
 use crate::{Error, HostTensor, LazyTensor, Scalar, Shape};
@@ -228,6 +228,19 @@ pub trait LazyBackend: Debug + Send + Sync {
     /// Where operations run that the backend lacks.
     fn eager_fallback_device_type(&self) -> BackendDeviceType;
 
+    /// Computes one operation that the backend lacks, waits for it, and says where it was done. By the
+    /// reference interpreter unless the implementation knows better.
+    ///
+    /// # Errors
+    /// `Graph` for operands that do not fit, `Backend`, `Execution`.
+    fn evaluate_eagerly(
+        &self,
+        op: &Op,
+        operands: &[HostTensor],
+    ) -> Result<(HostTensor, FallbackDevice), Error> {
+        Ok((interpret(op, operands)?, FallbackDevice::Interpreter))
+    }
+
     /// Every device.
     fn get_backend_devices(&self) -> Vec<BackendDevice>;
 
@@ -245,6 +258,23 @@ pub trait LazyBackend: Debug + Send + Sync {
     /// A computation as the backend sees it, for people.
     fn get_computation_backend_text(&self, computation: &ComputationPtr) -> String;
 
+    /// A computation as text in a form of its own: `graph`, `stablehlo`, and what the backend has
+    /// beside them. A [`StepMeshBackend`](crate::StepMeshBackend) has `plan` and `source` once it was
+    /// compiled, as far as the plugin has them.
+    ///
+    /// # Errors
+    /// `UnknownFormat`; `Lowering` and `Backend` where there is no such text.
+    fn computation_text(
+        &self,
+        computation: &ComputationPtr,
+        format: &str,
+    ) -> Result<String, Error> {
+        text_of_graph(computation, format).ok_or_else(|| Error::UnknownFormat {
+            format: format.to_owned(),
+            known: &["graph", "stablehlo"],
+        })
+    }
+
     /// Bytes of device memory that are kept for reuse.
     fn pooled_len_bytes(&self, device: &BackendDevice) -> u64;
 
@@ -253,6 +283,53 @@ pub trait LazyBackend: Debug + Send + Sync {
 
     /// For callers that know the implementation.
     fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// Where an operation was computed that a backend lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FallbackDevice {
+    /// By the cpu backend, compiled.
+    Cpu,
+    /// By the reference interpreter, which is right and slow.
+    Interpreter,
+}
+
+impl fmt::Display for FallbackDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "the cpu backend",
+            Self::Interpreter => "the reference interpreter",
+        })
+    }
+}
+
+/// The forms that any computation has.
+pub(crate) fn text_of_graph(computation: &ComputationPtr, format: &str) -> Option<String> {
+    match format {
+        "graph" => Some(computation.to_text()),
+        "stablehlo" => Some(stablehlo(computation.graph())),
+        _ => None,
+    }
+}
+
+/// One operation on tensors of the host, by the reference interpreter.
+pub(crate) fn interpret(op: &Op, operands: &[HostTensor]) -> Result<HostTensor, Error> {
+    let mut graph = GraphBuilder::new(op.kind().name());
+    let mut nodes = Vec::with_capacity(operands.len());
+    let mut arguments = Vec::with_capacity(operands.len());
+    for operand in operands {
+        let ty = operand.ty();
+        nodes.push(graph.parameter(ty.dtype(), ty.shape())?);
+        arguments.push(reference::Tensor::from_bytes(ty, operand.bytes()));
+    }
+    let result = graph.node(op.clone(), &nodes)?;
+    let graph = graph.build(&[result])?;
+    let results = reference::evaluate(&graph, &arguments)?;
+    let Some(result) = results.first() else {
+        return Err(Error::lowering("fallback", "it gave no result"));
+    };
+    HostTensor::from_bytes(result.ty(), result.to_bytes())
 }
 
 /// A shared backend.

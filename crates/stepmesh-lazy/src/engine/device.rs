@@ -456,7 +456,7 @@ impl DeviceContext {
         }
         let lacking = self.lacking(kind, &node, operands)?;
         match (lacking, node.op()) {
-            (Some(dtype), Some(op)) => self.fall_back(op.clone(), dtype, operands, origin),
+            (Some(dtype), Some(op)) => self.fall_back(op, dtype, operands, origin),
             _ => Ok(node),
         }
     }
@@ -521,24 +521,15 @@ impl DeviceContext {
     }
 
     /// Counts a call that fell back; true for the first of its operation.
-    pub(crate) fn note_fallback(
-        &self,
-        op: OpKind,
-        dtype: DType,
-        location: &'static Location<'static>,
-    ) -> bool {
-        self.metrics.count_fallback(op);
+    pub(crate) fn note_fallback(&self, new: FallbackReport) -> bool {
+        self.metrics.count_fallback(new.op);
         let mut reports = lock(&self.fallbacks);
-        if let Some(report) = reports.iter_mut().find(|report| report.op == op) {
+        if let Some(report) = reports.iter_mut().find(|report| report.op == new.op) {
             report.calls += 1;
+            report.computed_by = new.computed_by;
             return false;
         }
-        reports.push(FallbackReport {
-            op,
-            dtype,
-            location,
-            calls: 1,
-        });
+        reports.push(new);
         true
     }
 

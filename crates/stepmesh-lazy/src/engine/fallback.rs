@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::time::Instant;
 
-use stepmesh_graph::{DType, GraphBuilder, Op, OpKind, reference};
+use stepmesh_graph::{DType, Op, OpKind};
 
 use super::DeviceContext;
-use crate::backend::Origin;
+use crate::backend::{FallbackDevice, Origin};
 use crate::ir::NodePtr;
 use crate::metrics::Metric;
 use crate::{Error, HostTensor};
@@ -44,6 +44,8 @@ pub struct FallbackReport {
     pub location: &'static Location<'static>,
     /// How often it was called.
     pub calls: u64,
+    /// What computed it the last time.
+    pub computed_by: FallbackDevice,
 }
 
 impl FallbackPolicy {
@@ -84,10 +86,10 @@ impl FallbackPolicy {
 
 impl DeviceContext {
     /// Runs an operation on the host: waits for its operands, copies them, computes, copies the
-    /// result back. By the reference interpreter, which is right and slow.
+    /// result back.
     pub(crate) fn fall_back(
         &self,
-        op: Op,
+        op: &Op,
         dtype: DType,
         operands: &[NodePtr],
         origin: Origin<'_>,
@@ -102,44 +104,31 @@ impl DeviceContext {
                 location,
             });
         }
-        let is_first = self.note_fallback(kind, dtype, location);
+        let datas = self.data_of_nodes(operands)?;
+        let started = Instant::now();
+        let inputs: Result<Vec<HostTensor>, Error> =
+            datas.iter().map(|data| self.download(data)).collect();
+        let (result, computed_by) = self.backend().evaluate_eagerly(op, &inputs?)?;
+        let is_first = self.note_fallback(FallbackReport {
+            op: kind,
+            dtype,
+            location,
+            calls: 1,
+            computed_by,
+        });
         if is_first && policy.of(kind) == Fallback::Warn {
             tracing::warn!(
                 op = kind.name(),
                 dtype = dtype.name(),
                 device = self.describe(),
+                %computed_by,
                 %location,
                 "not lowered: computed on the host, each time"
             );
         }
-        let datas = self.data_of_nodes(operands)?;
-        let started = Instant::now();
-        let inputs: Result<Vec<HostTensor>, Error> =
-            datas.iter().map(|data| self.download(data)).collect();
-        let inputs = inputs?;
-        let result = evaluate(op, &inputs.iter().collect::<Vec<_>>())?;
         let data = self.upload(&result)?;
         self.metrics()
             .sample_time(Metric::EagerOpExecuteTime, started);
         Ok(self.builder().make_device_data(origin, &data))
     }
-}
-
-/// One operation on tensors of the host, by the reference interpreter.
-pub(crate) fn evaluate(op: Op, inputs: &[&HostTensor]) -> Result<HostTensor, Error> {
-    let mut graph = GraphBuilder::new(op.kind().name());
-    let mut operands = Vec::with_capacity(inputs.len());
-    let mut arguments = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        let ty = input.ty();
-        operands.push(graph.parameter(ty.dtype(), ty.shape())?);
-        arguments.push(reference::Tensor::from_bytes(ty, input.bytes()));
-    }
-    let result = graph.node(op, &operands)?;
-    let graph = graph.build(&[result])?;
-    let results = reference::evaluate(&graph, &arguments)?;
-    let Some(result) = results.first() else {
-        return Err(Error::lowering("fallback", "it gave no result"));
-    };
-    HostTensor::from_bytes(result.ty(), result.to_bytes())
 }

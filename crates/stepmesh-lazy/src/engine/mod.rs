@@ -16,4 +16,3 @@ pub use options::{BakeScalars, Options};
 pub use step::{PendingStep, Step};
 
 pub(crate) use device::DeviceContext;
-pub(crate) use fallback::evaluate;

@@ -54,6 +54,18 @@ pub struct GraphLowering {
 }
 
 impl GraphComputation {
+    /// A graph that nothing was lowered for, to be compiled.
+    pub(crate) fn of(graph: Graph, device: BackendDevice) -> ComputationPtr {
+        Arc::new(Self {
+            name: graph.name().into(),
+            graph,
+            device,
+            aliases: Vec::new(),
+            in_mark_step: false,
+            program: None,
+        })
+    }
+
     pub(crate) fn compiled(&self, program: Program) -> Self {
         Self {
             graph: self.graph.clone(),

@@ -1,6 +1,7 @@
 //! The backend over the devices of `stepmesh-core` and their extension `stepmesh.compute.v1`.
 
 mod execute;
+mod host;
 mod lane;
 mod lowering;
 mod memory;
@@ -13,9 +14,12 @@ use std::time::Duration;
 
 use stepmesh_core::compute::Argument;
 use stepmesh_core::{Backend, Buffer, Device, Stream};
-use stepmesh_graph::{CompileOptions, DType, OpKind, TensorType, TextForm};
+use stepmesh_graph::{CompileOptions, DType, Op, OpKind, TensorType, TextForm};
 
-use crate::backend::{BackendDeviceType, IrBuilder, LazyBackend, VirtualDevice};
+use crate::backend::{
+    BackendDeviceType, FallbackDevice, IrBuilder, LazyBackend, VirtualDevice, interpret,
+    text_of_graph,
+};
 use crate::ir::{EmissionMap, NodePtr};
 use crate::{
     BackendDataPtr, BackendDevice, Computation, ComputationPtr, Error, HostTensor, LazyTensor,
@@ -25,6 +29,7 @@ use crate::{
 pub use lowering::GraphLowering;
 
 use execute::execute;
+use host::Host;
 use lane::Lane;
 use lowering::{GraphComputation, Program};
 use memory::Memory;
@@ -44,6 +49,8 @@ pub struct StepMeshBackend {
     seed: AtomicU64,
     is_exiting: AtomicBool,
     builder: GraphIrBuilder,
+    /// Opened when an operation falls back for the first time.
+    host: OnceLock<Option<Box<Host>>>,
 }
 
 /// How a [`StepMeshBackend`] works.
@@ -118,6 +125,7 @@ impl StepMeshBackend {
             seed: AtomicU64::new(SEED_DEFAULT),
             is_exiting: AtomicBool::new(false),
             builder: GraphIrBuilder,
+            host: OnceLock::new(),
         })
     }
 
@@ -508,6 +516,24 @@ impl LazyBackend for StepMeshBackend {
         BackendDeviceType::CPU
     }
 
+    fn evaluate_eagerly(
+        &self,
+        op: &Op,
+        operands: &[HostTensor],
+    ) -> Result<(HostTensor, FallbackDevice), Error> {
+        // What the cpu backend itself lacks, or is suspected of, it is not asked for.
+        let is_cpu = self.backend.name() == host::NAME;
+        if !is_cpu && !self.options.interpret {
+            let open = || Host::open(&self.options).map(Box::new);
+            if let Some(host) = self.host.get_or_init(open)
+                && let Some(result) = host.evaluate(op, operands)?
+            {
+                return Ok((result, FallbackDevice::Cpu));
+            }
+        }
+        Ok((interpret(op, operands)?, FallbackDevice::Interpreter))
+    }
+
     fn get_backend_devices(&self) -> Vec<BackendDevice> {
         self.devices.iter().map(|state| state.name).collect()
     }
@@ -545,6 +571,37 @@ impl LazyBackend for StepMeshBackend {
             Some(Program::Interpreted) | None => None,
         };
         plan.unwrap_or_else(|| computation.to_text())
+    }
+
+    fn computation_text(
+        &self,
+        computation: &ComputationPtr,
+        format: &str,
+    ) -> Result<String, Error> {
+        let operation = "computation_text";
+        let form = match format {
+            "plan" => TextForm::Plan,
+            "source" => TextForm::Source,
+            _ => {
+                return text_of_graph(computation, format).ok_or_else(|| Error::UnknownFormat {
+                    format: format.to_owned(),
+                    known: &["graph", "stablehlo", "plan", "source"],
+                });
+            }
+        };
+        match own_computation(computation, operation)?.program() {
+            Some(Program::Compiled(executable)) => executable
+                .text(form)
+                .map_err(Error::backend("asking for the text of an executable")),
+            Some(Program::Interpreted) => Err(Error::lowering(
+                operation,
+                format!("an interpreted graph has no {format}"),
+            )),
+            None => Err(Error::lowering(
+                operation,
+                format!("there is no {format} before it is compiled"),
+            )),
+        }
     }
 
     fn pooled_len_bytes(&self, device: &BackendDevice) -> u64 {

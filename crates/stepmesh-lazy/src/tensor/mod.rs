@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stepmesh_core::Buffer;
 use stepmesh_graph::{DType, TensorType};
 
+use crate::backend::text_of_graph;
 use crate::engine::DeviceContext;
 use crate::ir::{NodePtr, ir_dot, ir_text};
 use crate::metrics::Counter;
@@ -291,6 +292,34 @@ impl LazyTensor {
     /// As for [`LazyTensor::ir_value`].
     pub fn ir_dot(&self) -> Result<String, Error> {
         Ok(ir_dot(&[self.ir_value()?]))
+    }
+
+    /// What is traced of it, in a format of [`LazyBackend::computation_text`]: `graph`, `stablehlo`,
+    /// `plan`, `source`. The last two are of a graph that is compiled for this, and not kept.
+    ///
+    /// # Errors
+    /// As for [`LazyTensor::ir_value`], and as for [`LazyBackend::computation_text`].
+    ///
+    /// [`LazyBackend::computation_text`]: crate::LazyBackend::computation_text
+    pub fn computation_text(&self, format: &str) -> Result<String, Error> {
+        let context = self.context();
+        let backend = context.backend();
+        let mut lowering = backend.create_lowering_context("text", &context.device())?;
+        lowering.add_result(&self.ir_value()?)?;
+        let computation = lowering.build()?;
+        if let Some(text) = text_of_graph(&computation, format) {
+            return Ok(text);
+        }
+        // Before it is compiled for nothing.
+        if let Err(error @ Error::UnknownFormat { .. }) =
+            backend.computation_text(&computation, format)
+        {
+            return Err(error);
+        }
+        match &backend.compile(vec![computation])?[..] {
+            [compiled] => backend.computation_text(compiled, format),
+            _ => Err(Error::lowering("computation_text", "it was not compiled")),
+        }
     }
 
     fn check_device(&self, operation: &'static str, other: &Self) -> Result<(), Error> {

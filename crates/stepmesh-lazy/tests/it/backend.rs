@@ -175,6 +175,49 @@ fn computations_are_lowered_compiled_and_executed_by_hand() {
 }
 
 #[test]
+fn computations_are_texts_in_the_formats_that_there_are() {
+    let device = crate::common::compiled(|_| {});
+    let x = device.from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
+    let y = x.exp().unwrap().neg().unwrap();
+    let text = |format| y.computation_text(format);
+    assert!(text("graph").unwrap().contains("exp"));
+    let stablehlo = text("stablehlo").unwrap();
+    assert!(stablehlo.contains("stablehlo.exponential"), "{stablehlo}");
+    assert!(
+        stablehlo.contains("@main(%arg0: tensor<2xf32>)"),
+        "{stablehlo}"
+    );
+    assert!(text("plan").unwrap().contains("fused kernel"));
+    let none = text("source").unwrap_err();
+    assert!(matches!(none, Error::Backend { .. }), "{none:?}");
+    let unknown = text("hlo").unwrap_err();
+    assert_eq!(
+        unknown.to_string(),
+        "computation_text: there is no format `hlo`; there are graph, stablehlo, plan, source"
+    );
+
+    // Not compiled: there is a graph, and no more.
+    let backend = device.backend();
+    let mut lowering = backend
+        .create_lowering_context("g", &device.device())
+        .unwrap();
+    lowering.add_result(&y.ir_value().unwrap()).unwrap();
+    let computation = lowering.build().unwrap();
+    assert_eq!(
+        backend
+            .computation_text(&computation, "stablehlo")
+            .unwrap()
+            .lines()
+            .next(),
+        Some("module @g_g {")
+    );
+    let early = backend.computation_text(&computation, "plan").unwrap_err();
+    assert!(matches!(early, Error::Lowering { .. }), "{early:?}");
+    // Only asked: nothing was launched.
+    assert!(y.is_traced());
+}
+
+#[test]
 fn single_operations_are_lowered_with_parameters() {
     let backend = backend();
     let name = backend.get_backend_devices()[0];

@@ -1,26 +1,16 @@
 //! Work that fails on the device: who is told, and what goes on. On the simulated accelerator, whose
 //! memory the host cannot reach by itself.
-#![expect(unsafe_code, reason = "names the entry of a backend that is linked in")]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepmesh_core::config::Config;
-use stepmesh_core::{Backend, Buffer, Device, StaticPlugin};
+use stepmesh_core::{Buffer, Device};
 use stepmesh_lazy::{DType, Error, Fallback, FallbackPolicy, LazyDevice, Options};
 
+use crate::common::sim_device;
+
 fn sim(options: &[(&str, &str)]) -> (Device, LazyDevice) {
-    let options = options
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    let config = Config {
-        backend: "sim".into(),
-        options: BTreeMap::from([("sim".to_owned(), options.collect())]),
-        ..Config::default()
-    };
-    let backend = Backend::open_with(&config, &[SIM]).unwrap();
-    let core = backend.device(1).unwrap();
+    let core = sim_device(options);
     let mut options = Options::default();
     options.fallback = FallbackPolicy::all(Fallback::Deny);
     options.backend.timeout = Duration::from_secs(5);
@@ -99,6 +89,3 @@ fn a_failure_that_nobody_asked_for_is_the_next_steps() {
     let next = (&fine * &fine).unwrap();
     assert_eq!(next.to_vec::<f32>().unwrap().len(), 4);
 }
-
-// SAFETY: the entry of a backend made by the kit.
-const SIM: StaticPlugin = unsafe { StaticPlugin::new(stepmesh_backend_sim::query) };

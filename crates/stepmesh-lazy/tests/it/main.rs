@@ -9,6 +9,7 @@ mod backend;
 mod common;
 mod engine;
 mod failures;
+mod fallback;
 mod memory;
 mod ops;
 mod random_graphs;
