@@ -256,7 +256,7 @@ const NEEDS: [Need; 14] = [
     ABIDIFF_NEED,
     Need {
         name: "clang",
-        checks: "the kernels of the rocm backend compile",
+        checks: "the kernels of the rocm backend, and those of graphs, compile for AMD's devices",
         probe: clang,
     },
     Need {

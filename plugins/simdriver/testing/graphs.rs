@@ -22,6 +22,15 @@ pub(crate) trait Capturing {
     fn capture(stream: u64, work: impl FnOnce()) -> Self::Replay;
 }
 
+/// Why graphs cannot be run over the simulated driver, whose compiler is the host's.
+pub(crate) fn lacks_compiler() -> Option<String> {
+    let asked = std::process::Command::new("c++").arg("--version").output();
+    let error = asked.err()?;
+    Some(format!(
+        "c++, with which the simulated driver compiles: {error}"
+    ))
+}
+
 /// An open backend, and what is done with it again and again.
 pub(crate) struct Bench<B: Compute> {
     pub(crate) backend: B,

@@ -11,17 +11,23 @@ use std::ptr::null_mut;
 use libtest_mimic::{Completion, Failed, Trial};
 use stepmesh_backend_cuda::{CudaBackend, Nvrtc};
 use stepmesh_driver::{Compiler as _, Library};
+use stepmesh_gpu_source::Program;
+use stepmesh_graph::samples::samples;
+use stepmesh_graph::{CompileOptions, DType, OpKind};
 
 use crate::graphs::{self, Capturing};
 use crate::judged::{self, simulated_driver};
-use crate::scenarios::ABSENT;
 use crate::trouble::{child, ended, scenario};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let simulated = SIMULATED.iter().map(|(name, variables)| {
-        Trial::ignorable_test(format!("computing::{name}"), move || {
-            scenario(name, &simulated_driver()?, variables)
-        })
+        Trial::ignorable_test(
+            format!("computing::{name}"),
+            move || match graphs::lacks_compiler() {
+                Some(reason) => Ok(Completion::ignored_with(reason)),
+                None => scenario(name, &simulated_driver()?, variables),
+            },
+        )
     });
     let mut trials: Vec<_> = simulated.collect();
     trials.extend([
@@ -39,16 +45,16 @@ pub(crate) fn trials() -> Vec<Trial> {
             with_links("no_compiler", &["libcuda.so.1"])
         }),
         Trial::ignorable_test("computing::no_products", || {
+            if let Some(reason) = graphs::lacks_compiler() {
+                return Ok(Completion::ignored_with(reason));
+            }
             with_links("no_products", &["libcuda.so.1", "libnvrtc.so.12"])
         }),
         Trial::ignorable_test("computing::the_real_compiler", || {
-            let Some(folder) = real_compiler() else {
-                let text = "no libnvrtc.so.12 in target/nvrtc, nor by STEPMESH_NVRTC_DIR";
-                return Ok(Completion::ignored_with(text));
-            };
-            let mut command = child("the_real_compiler")?;
-            command.env("LD_LIBRARY_PATH", folder);
-            ended(&mut command)
+            by_the_real_compiler("the_real_compiler")
+        }),
+        Trial::ignorable_test("computing::the_real_compiler_on_every_operation", || {
+            by_the_real_compiler("the_real_compiler_on_every_operation")
         }),
     ]);
     trials
@@ -63,6 +69,17 @@ fn with_links(name: &str, libraries: &[&str]) -> Result<Completion, Failed> {
     }
     let mut command = child(name)?;
     command.env("LD_LIBRARY_PATH", folder.path());
+    ended(&mut command)
+}
+
+/// A child that finds the real compiler and nothing else.
+fn by_the_real_compiler(name: &str) -> Result<Completion, Failed> {
+    let Some(folder) = real_compiler() else {
+        let text = "no libnvrtc.so.12 in target/nvrtc, nor by STEPMESH_NVRTC_DIR";
+        return Ok(Completion::ignored_with(text));
+    };
+    let mut command = child(name)?;
+    command.env("LD_LIBRARY_PATH", folder);
     ended(&mut command)
 }
 
@@ -88,16 +105,12 @@ fn real_compiler() -> Option<PathBuf> {
 
 fn the_real_compiler() -> ExitCode {
     // Nothing but its own library is there: it needs no driver.
-    let compiler = match Nvrtc::load(12_080) {
-        Ok(compiler) => compiler,
-        Err(reason) => {
-            println!("{reason}");
-            return ExitCode::from(u8::try_from(ABSENT).unwrap_or(1));
-        }
-    };
+    let compiler = Nvrtc::load(12_080).unwrap();
     assert!(compiler.version().starts_with("NVRTC 12."), "{compiler:?}");
-    let code = compiler.compile(SOURCE, "sm_90").unwrap();
-    assert!(code.starts_with(b"\x7fELF"), "no machine code");
+    for arch in ["sm_70", "sm_80", "sm_90", "sm_100"] {
+        let code = compiler.compile(SOURCE, arch).unwrap();
+        assert!(code.starts_with(b"\x7fELF"), "no machine code for {arch}");
+    }
     // A card that is younger than the compiler gets PTX, as text with a NUL at its end.
     let text = compiler.compile(SOURCE, "sm_999").unwrap();
     let ptx = String::from_utf8(text).unwrap();
@@ -108,6 +121,41 @@ fn the_real_compiler() -> ExitCode {
         error.log.contains("identifier \"nonsense\" is undefined"),
         "{error:?}"
     );
+    ExitCode::SUCCESS
+}
+
+/// Sources of graphs, one for each operation and type, become machine code.
+fn the_real_compiler_on_every_operation() -> ExitCode {
+    let compiler = Nvrtc::load(12_080).unwrap();
+    let (mut refused, mut count) = (Vec::new(), 0);
+    for (op, dtype) in OpKind::ALL
+        .iter()
+        .flat_map(|op| DType::ALL.map(|dtype| (*op, dtype)))
+    {
+        // The largest, for small ones leave out what is done for large ones.
+        let largest = samples(op, dtype)
+            .unwrap()
+            .into_iter()
+            .max_by_key(|sample| sample.args.iter().map(Vec::len).sum::<usize>());
+        let Some(sample) = largest else { continue };
+        let program = Program::compile(&sample.graph, &CompileOptions::default()).unwrap();
+        count += 1;
+        match compiler.compile(&program.source, "sm_90") {
+            Ok(code) => assert!(
+                code.starts_with(b"\x7fELF"),
+                "{}: no machine code",
+                sample.name
+            ),
+            Err(uncompiled) => refused.push(format!("{}: {}", sample.name, uncompiled.log)),
+        }
+    }
+    assert!(
+        refused.is_empty(),
+        "{} of {count}:\n{}",
+        refused.len(),
+        refused.join("\n")
+    );
+    assert!(count > 100, "only {count} sources");
     ExitCode::SUCCESS
 }
 
@@ -218,6 +266,10 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
         done(|| graphs::no_products::<CudaBackend>("libcublas.so.12"))
     }),
     ("the_real_compiler", the_real_compiler),
+    (
+        "the_real_compiler_on_every_operation",
+        the_real_compiler_on_every_operation,
+    ),
 ];
 
 /// Scenarios over the simulated driver, and what it is told.

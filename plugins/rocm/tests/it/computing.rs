@@ -17,9 +17,13 @@ use crate::trouble::{child, ended, scenario, without};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let simulated = SIMULATED.iter().map(|(name, variables)| {
-        Trial::ignorable_test(format!("computing::{name}"), move || {
-            scenario(name, &simulated_driver()?, variables)
-        })
+        Trial::ignorable_test(
+            format!("computing::{name}"),
+            move || match graphs::lacks_compiler() {
+                Some(reason) => Ok(Completion::ignored_with(reason)),
+                None => scenario(name, &simulated_driver()?, variables),
+            },
+        )
     });
     let mut trials: Vec<_> = simulated.collect();
     trials.extend([
@@ -42,6 +46,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             alone("no_compiler", folder.path())
         }),
         Trial::ignorable_test("computing::no_products", || {
+            if let Some(reason) = graphs::lacks_compiler() {
+                return Ok(Completion::ignored_with(reason));
+            }
             let folder = tempfile::tempdir()?;
             let file = simulated_driver()?.join("libamdhip64.so.6");
             symlink(file, folder.path().join("libamdhip64.so.6"))?;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Completion, Failed, Trial};
-use stepmesh_conformance::{Check, Options, Outcome, Scale, Subject, Tier, checks, run};
+use stepmesh_conformance::{Check, Group, Options, Outcome, Scale, Subject, Tier, checks, run};
+
+use crate::graphs;
 
 /// A trial for each check.
 pub(crate) fn trials() -> Vec<Trial> {
@@ -18,6 +20,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn judge(check: &'static Check) -> Result<Completion, Failed> {
+    if check.group == Group::Compute
+        && let Some(reason) = graphs::lacks_compiler()
+    {
+        return Ok(Completion::ignored_with(reason));
+    }
     let options = Options {
         tier: Tier::Stress,
         only: Some(check.id.into()),
