@@ -524,12 +524,13 @@ impl<'a> Emitter<'a> {
 
     /// Whether a stage goes through elements at all.
     fn has_walk(&self, stage: usize) -> bool {
-        self.cluster.members.iter().any(|member| {
+        let does_something = self.cluster.members.iter().any(|member| {
             let is_reduction = matches!(self.items.list[member.item].kind, Kind::Reduce { .. });
             self.plan.stages[&member.item] == stage
                 && (is_reduction
                     || (member.level == Level::Full && self.places.is_stored(member.item)))
-        })
+        });
+        does_something && self.cluster.element_count > 0
     }
 
     /// What is done with one element in a stage: reductions go on, and what is stored is written,

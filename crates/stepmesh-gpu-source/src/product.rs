@@ -1,8 +1,8 @@
 //! Products of matrices: for the vendor's library where it has the type and memory lies as it wants it,
 //! after a copy where not; a kernel for the types that it has not.
 
-use stepmesh_fusion::{Items, Kind, Placement, Source, View, Walk, merge};
-use stepmesh_graph::DType;
+use stepmesh_fusion::{Items, Kind, Placement, Scalar, Source, View, Walk, merge};
+use stepmesh_graph::{DType, OpKind};
 
 use crate::element::{Class, narrowed, widened};
 use crate::index::{Width, of_view, reach};
@@ -53,55 +53,37 @@ pub(crate) fn emit(
     let [Source::View(left), Source::View(right)] = &own.operands[..] else {
         return Vec::new();
     };
-    let (rows, columns, depth) = (
-        own.dims[rank - 2],
-        own.dims[rank - 1],
+    let (rows, columns) = (own.dims[rank - 2], own.dims[rank - 1]);
+    let (depth, batch) = (
         left.dims[rank - 1].extent,
+        own.dims[..rank - 2].iter().product::<usize>(),
     );
-    let batch = own.dims[..rank - 2].iter().product::<usize>();
     if batch * rows * columns == 0 {
         return Vec::new();
     }
-    let is_float = matches!(
-        own.dtype,
-        DType::F32 | DType::F64 | DType::F16 | DType::BF16
-    );
-    let fits = [rows, columns, depth, batch]
-        .iter()
-        .all(|size| *size <= SIZE_MAX);
-    if !is_float || !fits || depth == 0 {
+    if depth == 0 {
+        // A sum of nothing.
+        let target = Target::whole(places.buffer(item), own.dtype, &own.dims);
+        let zero = Source::Splat(own.dtype, Scalar::Int(0));
+        let filled = copy(items, places, name.to_owned(), &zero, &target, source);
+        return filled.map(Made::Launched).into_iter().collect();
+    }
+    let sizes = [rows, columns, depth, batch];
+    if !is_multiplied(own.dtype) || sizes.iter().any(|size| *size > SIZE_MAX) {
         let launched = by_kernel(items, places, item, (left, right), name, source);
         return vec![Made::Launched(launched)];
     }
     let mut made = Vec::new();
-    let mut side = |view: &View, which: &str| {
-        let given = matches!(items.list[view.item].kind, Kind::Data(_));
-        if let (false, Some(side)) = (given, as_it_lies(view, places.buffer(view.item))) {
-            return side;
-        }
-        let dims: Vec<usize> = view.dims.iter().map(|dim| dim.extent).collect();
-        let len_bytes = view.element_count() * own.dtype.size_bytes();
-        let buffer = places.buffers.add_part(len_bytes, position, position);
-        let target = Target::whole(buffer, own.dtype, &dims);
-        let from = Source::View(view.clone());
-        let launched = copy(
-            items,
-            places,
-            format!("{name}_{which}"),
-            &from,
-            &target,
-            source,
-        );
-        made.extend(launched.map(Made::Launched));
-        Side {
-            buffer,
-            start: 0,
-            leading: dims[rank - 1],
-            batch_stride: dims[rank - 2] * dims[rank - 1],
-            is_transposed: false,
-        }
-    };
-    let (left, right) = (side(left, "left"), side(right, "right"));
+    let [left, right] = [(left, "left"), (right, "right")].map(|(view, which)| {
+        let is_constant = matches!(items.list[view.item].kind, Kind::Data(_));
+        let lies = as_it_lies(view, places.buffer(view.item));
+        lies.filter(|_| !is_constant).unwrap_or_else(|| {
+            let name = format!("{name}_{which}");
+            let (side, copied) = dense(items, places, view, position, name, source);
+            made.extend(copied.map(Made::Launched));
+            side
+        })
+    });
     made.push(Made::Product(Multiplied {
         rows,
         columns,
@@ -113,6 +95,38 @@ pub(crate) fn emit(
         out: places.buffer(item),
     }));
     made
+}
+
+/// Whether the libraries have it.
+fn is_multiplied(dtype: DType) -> bool {
+    crate::Program::needs_products(OpKind::Matmul, dtype)
+}
+
+/// An operand that is copied first.
+fn dense(
+    items: &Items,
+    places: &mut Placement,
+    view: &View,
+    position: usize,
+    name: String,
+    source: &mut String,
+) -> (Side, Option<Launched>) {
+    let dtype = items.list[view.item].dtype;
+    let dims: Vec<usize> = view.dims.iter().map(|dim| dim.extent).collect();
+    let len_bytes = view.element_count() * dtype.size_bytes();
+    let buffer = places.buffers.add_part(len_bytes, position, position);
+    let target = Target::whole(buffer, dtype, &dims);
+    let from = Source::View(view.clone());
+    let copied = copy(items, places, name, &from, &target, source);
+    let (rows, columns) = (dims[dims.len() - 2], dims[dims.len() - 1]);
+    let side = Side {
+        buffer,
+        start: 0,
+        leading: columns,
+        batch_stride: rows * columns,
+        is_transposed: false,
+    };
+    (side, copied)
 }
 
 /// The matrices of a view as the libraries take them, if they lie so.

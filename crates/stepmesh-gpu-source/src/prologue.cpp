@@ -319,3 +319,5 @@ template <typename Fold> STEPMESH_FUNCTION Fold fold_block(Fold* lanes) {
     return lanes[0];
 }
 
+// ---- kernels
+

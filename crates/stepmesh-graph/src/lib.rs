@@ -53,11 +53,14 @@ pub mod reference {
     mod reduce;
     mod tensor;
 }
-/// Small cases of each operation, with arguments: see [`samples::samples`].
+/// Small cases of each operation, and of many together, with arguments: see [`samples::samples`] and
+/// [`samples::composed`].
 pub mod samples {
+    pub use composed::composed;
     pub use of::samples;
     pub use sample::Sample;
 
+    mod composed;
     mod of;
     mod sample;
 }

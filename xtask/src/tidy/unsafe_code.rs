@@ -126,6 +126,7 @@ crates/stepmesh-gpu-check/src/bare.rs           calls CUDA's driver without the 
 crates/stepmesh-gpu-check/src/copies.rs         copies by the driver's bare call
 crates/stepmesh-gpu-check/src/flags.rs          submits work that uses words of buffers
 crates/stepmesh-kernels/src/memory.rs           reads and writes values by their addresses
+crates/stepmesh-gpu-source/tests/               runs kernels that were compiled for the host, and calls NVRTC
 crates/stepmesh-kernels/tests/                  promises about the memory of a test
 crates/stepmesh-transport/examples/             maps the memory that it measures
 crates/stepmesh-transport/src/memory.rs         views on memory that peers write
