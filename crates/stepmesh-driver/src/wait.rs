@@ -3,17 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use stepmesh_plugin::{Result, WaitMode};
+use stepmesh_plugin::WaitMode;
 
 /// Asks until the answer is yes or time ran out, and says which.
 ///
 /// # Errors
 /// What asking answers.
-pub(crate) fn until(
+pub(crate) fn until<E>(
     timeout_ns: u64,
     mode: WaitMode,
-    mut is_done: impl FnMut() -> Result<bool>,
-) -> Result<bool> {
+    mut is_done: impl FnMut() -> Result<bool, E>,
+) -> Result<bool, E> {
     let start = Instant::now();
     let timeout = Duration::from_nanos(timeout_ns);
     let mut pause = SLEEP_MIN;

@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, c_void};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::os::unix;
 
@@ -44,8 +45,11 @@ pub struct Launch {
     pub params: Vec<u64>,
 }
 
-/// A library of the host. It is unloaded with the last function of it that is still to run.
-pub(crate) struct Code(unix::Library);
+/// A library of the host. It stays in memory for work that comes too late, which is told so.
+pub(crate) struct Code {
+    library: unix::Library,
+    is_unloaded: AtomicBool,
+}
 
 /// Where a function begins.
 #[derive(Clone)]
@@ -95,7 +99,10 @@ impl Module {
                 // SAFETY: compiled of a source that a caller of the driver wants to be run.
                 let library = unsafe { unix::Library::open(Some(OsStr::new(&file)), flags) };
                 let library = library.map_err(|_| Status::INVALID_IMAGE)?;
-                Ok(Self::Compiled(Arc::new(Code(library))))
+                Ok(Self::Compiled(Arc::new(Code {
+                    library,
+                    is_unloaded: AtomicBool::new(false),
+                })))
             }
         }
     }
@@ -109,6 +116,23 @@ impl Module {
                 kernel.map(Function::Known).ok_or(Status::NOT_FOUND)
             }
             Self::Compiled(code) => Entry::of(code, name).map(Function::Compiled),
+        }
+    }
+}
+
+impl Module {
+    /// Ends it: what is queued of it and did not run yet is a fault.
+    pub(crate) fn unload(&self) {
+        if let Self::Compiled(code) = self {
+            code.is_unloaded.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether a function is one of it.
+    pub(crate) fn has(&self, function: &Function) -> bool {
+        match (self, function) {
+            (Self::Compiled(code), Function::Compiled(entry)) => Arc::ptr_eq(code, &entry.code),
+            _ => false,
         }
     }
 }
@@ -145,6 +169,9 @@ impl Entry {
     }
 
     fn run(&self, launch: &Launch, memory: &Memory) -> Answer<()> {
+        if self.code.is_unloaded.load(Ordering::Acquire) {
+            return Err(Status::ILLEGAL_ADDRESS);
+        }
         let params = launch.params.iter().map(|param| touchable(memory, *param));
         let params = params.collect::<Answer<Vec<u64>>>()?;
         let run = std::ptr::with_exposed_provenance::<c_void>(self.run);
@@ -167,7 +194,7 @@ impl Entry {
 impl Code {
     fn symbol(&self, name: &str) -> Option<usize> {
         // SAFETY: the symbol is only looked at as an address.
-        let symbol = unsafe { self.0.get::<*const c_void>(name) };
+        let symbol = unsafe { self.library.get::<*const c_void>(name) };
         Some(symbol.ok()?.into_raw().expose_provenance())
     }
 }

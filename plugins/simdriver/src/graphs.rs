@@ -54,12 +54,15 @@ impl Driver {
         self.submit(device, stream, Work::Launch(launch))
     }
 
-    /// Ends a module.
+    /// Ends a module, and its functions with it.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn unload_module(&self, module: u64) -> Answer<()> {
-        self.modules.remove(module).map(|_| ())
+        let module = self.modules.remove(module)?;
+        module.unload();
+        self.functions.take_if(|function| module.has(function));
+        Ok(())
     }
 
     /// Begins to capture a stream.

@@ -273,6 +273,83 @@ pub(crate) fn scratch_memory_that_runs_out<B: Compute>() {
     );
 }
 
+/// Graphs that are compiled, executed and destroyed again and again, with more and less scratch memory and
+/// while others run, leave nothing behind.
+pub(crate) fn graphs_that_come_and_go<B: Compute>() {
+    let bench = Bench::<B>::open();
+    let take_all = || -> Vec<u64> { std::iter::from_fn(|| bench.alloc(2 << 20).ok()).collect() };
+    let free_all = |all: Vec<u64>| {
+        for ptr in all {
+            // SAFETY: nothing uses it.
+            unsafe { bench.backend.free(0, ptr).unwrap() };
+        }
+    };
+    let (args, out) = operands(&bench, 8, 1.0);
+    // Half a megabyte of scratch memory, which is less than its unit, and four, which is more.
+    let narrow = wide_operands(&bench, 256);
+    let wide = wide_operands(&bench, 2048);
+    let before = take_all();
+    let count = before.len();
+    free_all(before);
+    let other = stream(&bench.backend);
+    for round in 0..6 {
+        let small = bench.compile(&layers(8)).unwrap();
+        let (columns, operands) = if round % 2 == 0 {
+            (256, &narrow)
+        } else {
+            (2048, &wide)
+        };
+        let large = bench.compile(&wide_graph(columns)).unwrap();
+        bench.execute(&small, &args, out, bench.stream).unwrap();
+        bench
+            .execute(&large, &operands.0, operands.1, bench.stream)
+            .unwrap();
+        bench.execute(&small, &args, out, bench.stream).unwrap();
+        drop((small, large));
+        bench.wait(bench.stream).unwrap();
+        assert_near(&bench.read(out, 64), &expected(8, 1.0));
+        let found = bench.read(operands.1, 512);
+        let wanted = f32::from(u16::try_from(columns).unwrap()) * GELU_OF_ONE;
+        assert_near(&found, &vec![wanted; 512]);
+        bench
+            .execute(&bench.compile(&layers(8)).unwrap(), &args, out, other)
+            .unwrap();
+        bench.wait(other).unwrap();
+    }
+    let after = take_all();
+    assert_eq!(after.len(), count, "memory stayed behind");
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let left: Vec<&str> = maps
+        .lines()
+        .filter(|line| line.contains("/compiled/"))
+        .collect();
+    assert!(left.is_empty(), "code stayed behind: {left:#?}");
+}
+
+/// gelu of a matrix, which needs memory, times a column.
+fn wide_graph(columns: usize) -> Arc<Graph> {
+    use stepmesh_graph::{GraphBuilder, Op, Shape};
+    let mut graph = GraphBuilder::new("wide");
+    let x = Shape::new(&[512, columns]).unwrap();
+    let x = graph.parameter(DType::F32, x).unwrap();
+    let weights = Shape::new(&[columns, 1]).unwrap();
+    let weights = graph.parameter(DType::F32, weights).unwrap();
+    let active = graph.node(Op::GeluErf, &[x]).unwrap();
+    let matmul = Op::Matmul {
+        transpose_a: false,
+        transpose_b: false,
+    };
+    let out = graph.node(matmul, &[active, weights]).unwrap();
+    Arc::new(graph.build(&[out]).unwrap())
+}
+
+/// Ones for [`wide_graph`].
+fn wide_operands<B: Compute>(bench: &Bench<B>, columns: usize) -> (Vec<u64>, u64) {
+    let x = bench.filled(&vec![1.0; 512 * columns]);
+    let weights = bench.filled(&vec![1.0; columns]);
+    (vec![x, weights], bench.filled(&[0.0; 512]))
+}
+
 /// Without the compiler nothing is supported, the error says why, and all else works.
 pub(crate) fn no_compiler<B: Compute>(library: &str) {
     let bench = Bench::<B>::open();
@@ -466,5 +543,7 @@ fn assert_near(found: &[f32], wanted: &[f32]) {
     }
 }
 
+/// gelu(1), by the error function.
+const GELU_OF_ONE: f32 = 0.841_344_7;
 /// What ends at once if it ends at all.
 const LONG_NS: u64 = 20_000_000_000;

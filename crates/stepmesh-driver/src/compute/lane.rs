@@ -11,9 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use stepmesh_plugin::WaitMode;
+
 use super::Executable;
 use crate::shared::lock;
-use crate::{Answer, Blas as _, Driver};
+use crate::{Answer, Blas as _, Driver, Kind, wait};
 
 /// The lanes of a device, by stream.
 #[derive(Debug)]
@@ -231,14 +233,45 @@ impl<D: Driver> Lane<D> {
             unsafe { driver.wait_event(stream, self.event)? };
         }
         if self.scratch.len_bytes < scratch_len_bytes {
-            let len_bytes = scratch_len_bytes.next_multiple_of(SCRATCH_LEN_UNIT);
-            let ptr = driver.alloc_device(len_bytes)?;
-            if self.scratch.ptr != 0 {
-                self.outgrown.push(self.scratch.ptr);
-            }
-            self.scratch = Scratch { ptr, len_bytes };
+            self.grow(driver, scratch_len_bytes)?;
         }
         Ok(self.scratch)
+    }
+
+    /// Takes more scratch memory. What is in use stays until the event; only where there is not room for
+    /// both is it waited for.
+    fn grow(&mut self, driver: &D, len_bytes: u64) -> Answer<()> {
+        let len_bytes = len_bytes.next_multiple_of(SCRATCH_LEN_UNIT);
+        if !self.is_recorded {
+            self.free_scratch(driver)?;
+        }
+        let ptr = match driver.alloc_device(len_bytes) {
+            Err(failure)
+                if failure.kind::<D>() == Kind::OutOfMemory
+                    && self.scratch.ptr != 0
+                    && wait::until(ROOM_NS_MAX, WaitMode::Block, || self.is_idle(driver))? =>
+            {
+                self.settle(driver)?;
+                self.free_scratch(driver)?;
+                driver.alloc_device(len_bytes)?
+            }
+            answer => answer?,
+        };
+        if self.scratch.ptr != 0 {
+            self.outgrown.push(self.scratch.ptr);
+        }
+        self.scratch = Scratch { ptr, len_bytes };
+        Ok(())
+    }
+
+    /// Gives the scratch memory back, which nothing uses.
+    fn free_scratch(&mut self, driver: &D) -> Answer<bool> {
+        let scratch = std::mem::take(&mut self.scratch);
+        if scratch.ptr != 0 {
+            // SAFETY: this lane's own memory, and the work that used it is done.
+            unsafe { driver.free_device(scratch.ptr)? };
+        }
+        Ok(scratch.ptr != 0)
     }
 
     /// Marks the end of what was queued, of whichever part of an execution that was.
@@ -289,12 +322,7 @@ impl<D: Driver> Lane<D> {
         }
         let has_outgrown = !self.outgrown.is_empty();
         self.settle(driver)?;
-        let scratch = std::mem::take(&mut self.scratch);
-        if scratch.ptr != 0 {
-            // SAFETY: as in `settle`.
-            unsafe { driver.free_device(scratch.ptr)? };
-        }
-        Ok(has_outgrown || scratch.ptr != 0)
+        Ok(self.free_scratch(driver)? || has_outgrown)
     }
 }
 
@@ -303,3 +331,6 @@ const LANES_MAX: usize = 32;
 /// Scratch memory is taken in pieces of this many bytes, so that it does not grow bit by bit; also what
 /// drivers take memory in.
 const SCRATCH_LEN_UNIT: u64 = 2 << 20;
+/// How long an execution waits for the ones before it when there is not room for more scratch memory
+/// beside theirs: work that is not done then may be waiting for the caller.
+const ROOM_NS_MAX: u64 = 1_000_000_000;

@@ -154,6 +154,9 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("scratch_memory_that_runs_out", || {
         done(graphs::scratch_memory_that_runs_out::<RocmBackend>)
     }),
+    ("graphs_that_come_and_go", || {
+        done(graphs::graphs_that_come_and_go::<RocmBackend>)
+    }),
     ("bytes_that_are_no_executable", || {
         done(graphs::bytes_that_are_no_executable::<RocmBackend>)
     }),
@@ -190,6 +193,10 @@ const SIMULATED: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "scratch_memory_that_runs_out",
+        &[("STEPMESH_SIMDRIVER_MEMORY_BYTES", "67108864")],
+    ),
+    (
+        "graphs_that_come_and_go",
         &[("STEPMESH_SIMDRIVER_MEMORY_BYTES", "67108864")],
     ),
     ("bytes_that_are_no_executable", &[]),
