@@ -487,6 +487,49 @@ void send_others_to_the_fallback() {
   }
 }
 
+// The parts of a dimension. The core has no kernels for views with several results, and what its
+// fallback gives for lists of tensors lies on the CPU, where the next operation fails.
+std::vector<at::Tensor> split_with_sizes_copy(const at::Tensor& self, c10::SymIntArrayRef sizes,
+                                              int64_t dim) {
+  std::vector<at::Tensor> parts;
+  c10::SymInt start = 0;
+  for (const c10::SymInt& size : sizes) {
+    parts.push_back(at::slice_copy_symint(self, dim, start, start + size, 1));
+    start += size;
+  }
+  TORCH_CHECK(start == self.sym_size(dim), "parts of ", start, " in all, of a dimension of ",
+              self.sym_size(dim));
+  return parts;
+}
+
+std::vector<at::Tensor> split_copy(const at::Tensor& self, c10::SymInt size, int64_t dim) {
+  const c10::SymInt extent = self.sym_size(dim);
+  TORCH_CHECK(size > 0 || (size == 0 && extent == 0), "parts of ", size, " of a dimension of ", extent);
+  std::vector<at::Tensor> parts;
+  c10::SymInt start = 0;
+  do {
+    const c10::SymInt end = std::min(start + size, extent);
+    parts.push_back(at::slice_copy_symint(self, dim, start, end, 1));
+    start = end;
+  } while (start < extent);
+  return parts;
+}
+
+std::vector<at::Tensor> unbind_copy(const at::Tensor& self, int64_t dim) {
+  std::vector<at::Tensor> parts;
+  for (int64_t i = 0; i < self.size(dim); ++i) parts.push_back(at::select_copy(self, dim, i));
+  return parts;
+}
+
+// Adds the kernels above to the core's.
+void take_views_with_several_results() {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Lazy, __FILE__, __LINE__);
+  library->impl("split_copy.Tensor", torch::CppFunction(&split_copy));
+  library->impl("split_with_sizes_copy", torch::CppFunction(&split_with_sizes_copy));
+  library->impl("unbind_copy.int", torch::CppFunction(&unbind_copy));
+}
+
 BackendDevice lazy_device(int64_t ordinal) {
   return torch::lazy::atenDeviceToBackendDevice(
       c10::Device(at::kLazy, static_cast<c10::DeviceIndex>(ordinal)));
@@ -505,6 +548,7 @@ int stepmesh_lazy_register(const StepmeshLazyHooks* table, char* message, size_t
     // Registers the lazy kernels with the dispatcher, and its own backend, which ours replaces.
     torch::lazy::InitTorchScriptBackend();
     stepmesh::send_others_to_the_fallback();
+    stepmesh::take_views_with_several_results();
     static auto* backend = new stepmesh::Backend();
     static auto* registrar = new torch::lazy::BackendRegistrar(backend);
     (void)registrar;

@@ -1,6 +1,9 @@
 //! ATen's operations as nodes of our graphs: the table of those that are known, and what one call is
 //! made of. Each group of operations has its module below.
 
+mod gradient;
+mod index;
+mod loss;
 mod matrix;
 mod pointwise;
 mod random;
@@ -79,6 +82,9 @@ fn find(name: &str) -> Option<Translation> {
         shape::TABLE,
         scatter::TABLE,
         random::TABLE,
+        gradient::TABLE,
+        loss::TABLE,
+        index::TABLE,
     ];
     let rows = tables.into_iter().flatten();
     let mut found = rows.filter(|(known, _)| *known == name);
@@ -165,6 +171,23 @@ impl Call<'_> {
         }
     }
 
+    /// An input that is a list of so many flags.
+    pub(super) fn flags<const COUNT: usize>(
+        &self,
+        index: usize,
+    ) -> Result<[bool; COUNT], LoweringError> {
+        let mut flags = [false; COUNT];
+        match self.input(index)? {
+            Value::List(items) if items.len() == COUNT => {
+                for (flag, item) in flags.iter_mut().zip(items) {
+                    *flag = matches!(item, Value::Bool(true));
+                }
+                Ok(flags)
+            }
+            other => Err(self.fault(format!("input {index} is {other:?}, not {COUNT} flags"))),
+        }
+    }
+
     pub(super) fn text(&self, index: usize) -> Result<&str, LoweringError> {
         match self.input(index)? {
             Value::Text(text) => Ok(text),
@@ -245,6 +268,32 @@ impl Call<'_> {
         let made = made.map_err(|error| self.fault(error.to_string()))?;
         let cast = self.cast(made, dtype)?;
         self.broadcast(cast, shape)
+    }
+
+    /// A constant of these elements, row-major, little-endian.
+    pub(super) fn known(
+        &mut self,
+        dtype: DType,
+        shape: Shape,
+        data: Vec<u8>,
+    ) -> Result<NodeId, LoweringError> {
+        let ty = TensorType::new(dtype, shape).map_err(|error| self.fault(error.to_string()))?;
+        let data = data.into();
+        self.node(Op::Constant { ty, data }, &[])
+    }
+
+    /// A constant in the type and shape of a value.
+    pub(super) fn like(&mut self, id: NodeId, value: f64) -> Result<NodeId, LoweringError> {
+        let ty = self.ty(id)?;
+        self.constant(value, ty.dtype(), ty.shape())
+    }
+
+    /// The value in the type that PyTorch computes it in: f32 for the narrower floats.
+    pub(super) fn wide(&mut self, id: NodeId) -> Result<NodeId, LoweringError> {
+        match self.ty(id)?.dtype() {
+            DType::F16 | DType::BF16 => self.cast(id, DType::F32),
+            _ => Ok(id),
+        }
     }
 
     /// The value with another element type.

@@ -48,7 +48,8 @@ fn torch_tensors_are_pushed_computed_with_by_torch_and_pulled() {
             "{round}"
         );
     }
-    drop(worker);
+    // The server waits for its answers to be taken, by a worker that is still there.
     server.join().unwrap();
+    drop(worker);
     scheduler.join().unwrap().unwrap();
 }

@@ -10,7 +10,9 @@ mod collision;
 mod counters;
 mod ops;
 mod refused;
+mod table;
 mod training;
+mod transformer;
 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -83,6 +85,22 @@ fn alone() -> [(&'static str, LazyDevice); 2] {
     let torch = LazyDevice::new(std::sync::Arc::new(torch), name, Options::default());
     let plugin = LazyDevice::open(&cpu().device(0).unwrap(), Options::default());
     [("alone", plugin.unwrap()), ("by torch", torch.unwrap())]
+}
+
+/// What the core counted of compilations, steps, and operations that ran eagerly.
+fn counted() -> Vec<(String, i64)> {
+    let report = lazy::metrics_report().unwrap();
+    let names = report
+        .lines()
+        .filter_map(|line| line.strip_prefix("Counter: "));
+    let is_wanted = |name: &&str| {
+        ["CachedCompile", "UncachedCompile", "MarkStep"].contains(name)
+            || name.starts_with("aten::")
+    };
+    names
+        .filter(is_wanted)
+        .map(|name| (name.to_owned(), lazy::counter(name).unwrap()))
+        .collect()
 }
 
 /// The value on the host.

@@ -1,143 +1,19 @@
-//! Each operation, in each type that it is for: eager, reference and ours agree.
+//! Each operation, in each type that it is for: PyTorch eager, the core on its reference backend, the
+//! core on ours, and stepmesh-lazy alone agree; docs/torch.md has the table.
 
-use stepmesh_torch::lazy::metrics_report;
-use tch::{Device, IndexOp, Kind, Tensor};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
-use crate::{Mode, Turn, difference};
+use stepmesh_graph::Shape;
+use stepmesh_lazy::{DType, HostTensor, LazyDevice, TensorType};
+use tch::{Device, Kind, Tensor};
 
-type Operation = fn(&[Tensor]) -> Tensor;
+use crate::table::{Alone, FLOATS, Kinds, OPERATIONS, Operation};
+use crate::{Mode, Turn, alone, counted, difference};
 
-/// Which types an operation is tried in.
-#[derive(Clone, Copy)]
-enum Kinds {
-    Floats,
-    Numbers,
-}
-
-impl Kinds {
-    fn list(self) -> &'static [Kind] {
-        match self {
-            Self::Floats => FLOATS,
-            Self::Numbers => NUMBERS,
-        }
-    }
-}
-
-const FLOATS: &[Kind] = &[Kind::Float, Kind::Double, Kind::BFloat16, Kind::Half];
-const NUMBERS: &[Kind] = &[
-    Kind::Float,
-    Kind::Double,
-    Kind::BFloat16,
-    Kind::Half,
-    Kind::Int64,
-    Kind::Int,
-];
-
-const OPERATIONS: &[(&str, Kinds, Operation)] = &[
-    ("neg", Kinds::Numbers, |x| x[0].neg()),
-    ("exp", Kinds::Floats, |x| x[0].exp()),
-    ("log", Kinds::Floats, |x| x[1].log()),
-    ("sqrt", Kinds::Floats, |x| x[1].sqrt()),
-    ("rsqrt", Kinds::Floats, |x| x[1].rsqrt()),
-    ("tanh", Kinds::Floats, |x| x[0].tanh()),
-    ("sigmoid", Kinds::Floats, |x| x[0].sigmoid()),
-    ("relu", Kinds::Numbers, |x| x[0].relu()),
-    ("silu", Kinds::Floats, |x| x[0].silu()),
-    ("gelu", Kinds::Floats, |x| x[0].gelu("none")),
-    ("gelu tanh", Kinds::Floats, |x| x[0].gelu("tanh")),
-    ("abs", Kinds::Numbers, |x| x[0].abs()),
-    ("reciprocal", Kinds::Floats, |x| x[1].reciprocal()),
-    ("add", Kinds::Numbers, |x| &x[0] + &x[1]),
-    ("add scalar", Kinds::Numbers, |x| &x[0] + 2),
-    ("sub", Kinds::Numbers, |x| &x[0] - &x[1]),
-    ("rsub scalar", Kinds::Numbers, |x| 3 - &x[0]),
-    ("mul", Kinds::Numbers, |x| &x[0] * &x[1]),
-    ("mul fraction", Kinds::Numbers, |x| &x[0] * 0.5),
-    ("div", Kinds::Numbers, |x| &x[0] / &x[1]),
-    ("div scalar", Kinds::Numbers, |x| &x[0] / 4),
-    ("pow", Kinds::Floats, |x| x[1].pow_tensor_scalar(2)),
-    ("maximum", Kinds::Numbers, |x| x[0].maximum(&x[1])),
-    ("minimum", Kinds::Numbers, |x| x[0].minimum(&x[1])),
-    ("eq", Kinds::Numbers, |x| x[0].eq_tensor(&x[1])),
-    ("ne scalar", Kinds::Numbers, |x| x[0].ne(1)),
-    ("lt", Kinds::Numbers, |x| x[0].lt_tensor(&x[1])),
-    ("le scalar", Kinds::Numbers, |x| x[0].le(0.5)),
-    ("gt", Kinds::Numbers, |x| x[0].gt_tensor(&x[1])),
-    ("ge scalar", Kinds::Numbers, |x| x[0].ge(1)),
-    ("clamp", Kinds::Numbers, |x| x[0].clamp(-1, 1)),
-    ("clamp_min", Kinds::Numbers, |x| x[0].clamp_min(0)),
-    ("masked_fill", Kinds::Numbers, |x| {
-        x[0].masked_fill(&x[0].gt(0), 7)
-    }),
-    ("addcmul", Kinds::Floats, |x| x[0].addcmul(&x[1], &x[1])),
-    ("broadcast row", Kinds::Numbers, |x| &x[0] + x[1].i(0)),
-    ("broadcast column", Kinds::Numbers, |x| {
-        &x[0] * x[1].i((.., 0)).unsqueeze(1)
-    }),
-    ("sum", Kinds::Numbers, |x| x[0].sum(None)),
-    ("sum dim", Kinds::Numbers, |x| {
-        x[0].sum_dim_intlist(1, false, None)
-    }),
-    ("sum keep", Kinds::Floats, |x| {
-        x[0].sum_dim_intlist([0_i64, -1].as_slice(), true, None)
-    }),
-    ("mean", Kinds::Floats, |x| x[0].mean(None)),
-    ("mean dim", Kinds::Floats, |x| x[0].mean_dim(0, true, None)),
-    ("max", Kinds::Numbers, |x| x[0].max()),
-    ("min", Kinds::Numbers, |x| x[0].min()),
-    ("softmax", Kinds::Floats, |x| x[0].softmax(-1, None)),
-    ("log_softmax", Kinds::Floats, |x| x[0].log_softmax(0, None)),
-    ("layer_norm", Kinds::Floats, |x| {
-        x[0].layer_norm([6], Some(x[1].i(0)), Some(x[1].i(1)), 1e-5, false)
-    }),
-    ("mm", Kinds::Floats, |x| x[0].mm(&x[1].tr())),
-    ("addmm", Kinds::Floats, |x| x[2].addmm(&x[0], &x[1].tr())),
-    ("bmm", Kinds::Floats, |x| {
-        x[0].reshape([2, 2, 6]).bmm(&x[1].reshape([2, 6, 2]))
-    }),
-    ("mv", Kinds::Floats, |x| x[0].mv(&x[1].i(2))),
-    ("view", Kinds::Numbers, |x| x[0].view([2, -1]) + 1),
-    ("transpose", Kinds::Numbers, |x| x[0].transpose(0, 1) + 1),
-    ("permute", Kinds::Numbers, |x| {
-        x[0].reshape([2, 2, 6]).permute([2, 0, 1]) + 1
-    }),
-    ("select", Kinds::Numbers, |x| x[0].select(1, -2) + 1),
-    ("slice", Kinds::Numbers, |x| x[0].slice(1, 1, 6, 2) + 1),
-    ("narrow", Kinds::Numbers, |x| x[0].narrow(0, 1, 2) + 1),
-    ("expand", Kinds::Numbers, |x| {
-        x[0].i(0).expand([3, 6], false) + 1
-    }),
-    ("squeeze", Kinds::Numbers, |x| {
-        x[0].unsqueeze(0).squeeze_dim(0) + 1
-    }),
-    ("cat", Kinds::Numbers, |x| Tensor::cat(&[&x[0], &x[1]], 1)),
-    ("stack", Kinds::Numbers, |x| {
-        Tensor::stack(&[&x[0], &x[1]], 1)
-    }),
-    ("index_select", Kinds::Numbers, |x| {
-        x[0].index_select(1, &x[3])
-    }),
-    ("embedding", Kinds::Floats, |x| {
-        Tensor::embedding(&x[0], &x[3], -1, false, false)
-    }),
-    ("tril", Kinds::Numbers, |x| x[0].tril(1)),
-    ("triu", Kinds::Numbers, |x| x[0].triu(-1)),
-    ("cast", Kinds::Numbers, |x| x[0].to_kind(Kind::Float) * 0.25),
-    ("in place", Kinds::Numbers, |x| {
-        let mut y = &x[0] + 0;
-        let _ = y.i(1).fill_(5);
-        let _ = y.g_add_(&x[1]);
-        y
-    }),
-    ("in place, by steps", Kinds::Numbers, |x| {
-        let y = &x[0] + 0;
-        let _ = y.slice(1, 1, 6, 2).g_add_(&x[1].slice(1, 0, 3, 1));
-        y
-    }),
-    ("fallback", Kinds::Floats, |x| x[0].cumsum(1, None) + 1),
-];
-
-/// Two matrices of 4 by 6, a square one of 4, and indices. The second is above zero.
+/// Two matrices of 4 by 6, a square one of 4, indices of columns and of rows, the class of each row,
+/// and the same as a matrix of zeros and ones. The second is above zero.
 fn inputs(kind: Kind) -> Vec<Tensor> {
     let numbers = |count: i64, step: i64, low: i64| {
         let all = Tensor::arange(count, (Kind::Int64, Device::Cpu));
@@ -150,11 +26,16 @@ fn inputs(kind: Kind) -> Vec<Tensor> {
             tensor.to_kind(kind)
         }
     };
+    let classes = Tensor::from_slice(&[2_i64, 0, 5, 2]);
+    let is_class = classes.one_hot(6).to_kind(kind);
     vec![
         halves(numbers(24, 7, -5).reshape([4, 6])),
         halves(numbers(24, 5, 1).reshape([4, 6])),
         halves(numbers(16, 3, -3).reshape([4, 4])),
-        Tensor::from_slice(&[2i64, 0, 3]),
+        Tensor::from_slice(&[2_i64, 0, 3]),
+        Tensor::from_slice(&[2_i64, 0, 3, 3, 1, 0, 1, 1, 2, 3, 0, 0]).reshape([2, 6]),
+        classes,
+        is_class,
     ]
 }
 
@@ -176,38 +57,134 @@ fn run(mode: Mode, operation: Operation, kind: Kind) -> Result<Tensor, String> {
     })
 }
 
+/// The operation by stepmesh-lazy, or why there is no value.
+fn run_alone(device: &LazyDevice, operation: Alone, kind: Kind) -> Result<Tensor, String> {
+    let upload = |input: &Tensor| {
+        let extents: Vec<usize> = input
+            .size()
+            .iter()
+            .map(|extent| usize::try_from(*extent).unwrap())
+            .collect();
+        let ty = TensorType::new(dtype_of(input.kind()), Shape::new(&extents).unwrap()).unwrap();
+        let mut bytes = vec![0; ty.len_bytes()];
+        input.copy_data_u8(&mut bytes, input.numel());
+        device.from_host(HostTensor::from_bytes(ty, bytes).unwrap())
+    };
+    let inputs: Vec<_> = inputs(kind).iter().map(upload).collect();
+    let found = operation(&inputs).and_then(|result| result.to_host());
+    let found = found.map_err(|error| error.to_string())?;
+    let extents: Vec<i64> = found
+        .ty()
+        .shape()
+        .dims()
+        .iter()
+        .map(|extent| i64::try_from(*extent).unwrap())
+        .collect();
+    let kind = kind_of(found.ty().dtype());
+    Ok(Tensor::from_data_size(found.bytes(), &extents, kind))
+}
+
+fn dtype_of(kind: Kind) -> DType {
+    let known = TYPES.iter().find(|(known, _, _)| *known == kind);
+    known.unwrap().1
+}
+
+fn kind_of(dtype: DType) -> Kind {
+    let known = TYPES.iter().find(|(_, known, _)| *known == dtype);
+    known.unwrap().0
+}
+
+const TYPES: &[(Kind, DType, &str)] = &[
+    (Kind::Float, DType::F32, "f32"),
+    (Kind::Double, DType::F64, "f64"),
+    (Kind::BFloat16, DType::BF16, "bf16"),
+    (Kind::Half, DType::F16, "f16"),
+    (Kind::Int64, DType::I64, "i64"),
+    (Kind::Int, DType::I32, "i32"),
+    (Kind::Bool, DType::Bool, "bool"),
+];
+
 #[test]
-fn eager_reference_and_ours_agree_on_every_operation_and_type() {
+fn eager_reference_ours_and_stepmesh_lazy_agree_on_every_operation_and_type() {
+    let devices = alone();
     let mut faults = Vec::new();
-    for (name, kinds, operation) in OPERATIONS {
+    for (name, kinds, operation, by_itself) in OPERATIONS {
         for kind in kinds.list() {
             let eager = run(Mode::Eager, *operation, *kind).unwrap();
-            for mode in [Mode::Reference, Mode::Ours] {
-                let fault = match run(mode, *operation, *kind) {
+            let mut found = vec![
+                ("reference", run(Mode::Reference, *operation, *kind)),
+                ("ours", run(Mode::Ours, *operation, *kind)),
+            ];
+            if let Some(operation) = by_itself {
+                for (column, device) in &devices {
+                    found.push((*column, run_alone(device, *operation, *kind)));
+                }
+            }
+            for (column, found) in found {
+                let fault = match found {
                     Ok(found) => difference(&found, &eager),
                     Err(fault) => Some(fault),
                 };
-                faults.extend(fault.map(|fault| format!("{name} of {kind:?}, {mode:?}: {fault}")));
+                faults.extend(fault.map(|fault| format!("{name} of {kind:?}, {column}: {fault}")));
             }
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// The table of docs/torch.md: what agrees, which is what the test above holds them to.
+fn table() -> String {
+    let mut table = String::from("| in | types | operations |\n|---|---|---|\n");
+    for (is_alone, columns) in [(true, "all four"), (false, "the first three")] {
+        for kinds in [Kinds::Numbers, Kinds::Floats] {
+            let types = kinds.list().iter().map(|kind| {
+                let known = TYPES.iter().find(|(known, _, _)| known == kind);
+                known.unwrap().2
+            });
+            let types: Vec<&str> = types.collect();
+            let rows = OPERATIONS.iter().filter(|(_, own, _, by_itself)| {
+                own.list() == kinds.list() && by_itself.is_some() == is_alone
+            });
+            let names: Vec<&str> = rows.map(|(name, ..)| *name).collect();
+            let (types, names) = (types.join(", "), names.join(", "));
+            writeln!(table, "| {columns} | {types} | {names} |").unwrap();
+        }
+    }
+    table
+}
+
 #[test]
-fn nothing_of_the_table_but_the_fallback_runs_eagerly() {
+fn the_documentation_has_the_table_of_operations_that_is_tested() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/torch.md");
+    let text = fs::read_to_string(path).unwrap();
+    let table = table();
+    assert!(text.contains(&table), "docs/torch.md lacks\n{table}");
+}
+
+/// What runs eagerly, and the counter of it: what we cannot translate, and what the core has no
+/// kernel for, whichever backend it has.
+const EAGER: &[(&str, &str)] = &[
+    ("cumsum (eagerly)", "aten::cumsum"),
+    ("gather gradient", "aten::zero_"),
+];
+
+#[test]
+fn nothing_of_the_table_but_what_is_listed_runs_eagerly() {
     let mut faults = Vec::new();
-    for (name, _, operation) in OPERATIONS {
+    for (name, _, operation, _) in OPERATIONS {
         let turn = Turn::new(Mode::Ours);
         let inputs = inputs(Kind::Float);
         let inputs: Vec<Tensor> = inputs.iter().map(|input| turn.tensor(input)).collect();
         drop(operation(&inputs).f_to_device(Device::Cpu).unwrap());
-        let report = metrics_report().unwrap();
-        let eager: Vec<&str> = report
-            .lines()
-            .filter(|line| line.contains("aten::"))
+        let counted = counted();
+        let eager: Vec<&str> = counted
+            .iter()
+            .map(|(counter, _)| counter.as_str())
+            .filter(|counter| counter.starts_with("aten::"))
             .collect();
-        if eager.is_empty() == (*name == "fallback") {
+        let listed = EAGER.iter().filter(|(known, _)| known == name);
+        let listed: Vec<&str> = listed.map(|(_, counter)| *counter).collect();
+        if eager != listed {
             faults.push(format!("{name}: {eager:?}"));
         }
     }

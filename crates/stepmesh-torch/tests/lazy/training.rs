@@ -4,7 +4,7 @@
 use stepmesh_lazy::{DType, Error, LazyDevice, LazyTensor};
 use tch::{Device, Kind, Tensor};
 
-use crate::{Mode, Turn, alone, value};
+use crate::{Mode, Turn, alone, counted, value};
 
 /// Small numbers of both signs, the same each time.
 fn numbers(rows: i64, columns: i64, step: i64) -> Tensor {
@@ -26,8 +26,7 @@ fn tensors() -> [Tensor; 6] {
 }
 
 /// Two layers, SGD, 50 steps; the loss of each.
-fn losses(mode: Mode) -> Vec<f64> {
-    let turn = Turn::new(mode);
+fn losses(turn: &Turn) -> Vec<f64> {
     let [x, target, weights @ ..] = tensors();
     let (x, target) = (turn.tensor(&x), turn.tensor(&target));
     let mut weights = weights.map(|tensor| turn.tensor(&tensor).set_requires_grad(true));
@@ -100,12 +99,14 @@ fn losses_alone(device: &LazyDevice) -> Vec<f64> {
 
 #[test]
 fn a_training_run_has_the_same_losses_everywhere() {
-    let eager = losses(Mode::Eager);
+    let eager = losses(&Turn::new(Mode::Eager));
     assert!(eager[49] < eager[0] / 4.0, "it learns: {eager:?}");
-    let mut columns = vec![
-        ("reference", losses(Mode::Reference)),
-        ("ours", losses(Mode::Ours)),
-    ];
+    let [reference, ours] = [Mode::Reference, Mode::Ours].map(|mode| {
+        let turn = Turn::new(mode);
+        (losses(&turn), counted())
+    });
+    assert_eq!(ours.1, reference.1, "the core counts alike");
+    let mut columns = vec![("reference", reference.0), ("ours", ours.0)];
     columns.extend(alone().map(|(name, device)| (name, losses_alone(&device))));
     for (name, found) in columns {
         assert_eq!(found.len(), eager.len());

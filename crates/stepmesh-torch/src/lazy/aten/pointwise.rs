@@ -19,6 +19,10 @@ pub(super) const TABLE: &[(&str, Translation)] = &[
     ("aten::silu", |call| unary(call, Op::Silu)),
     ("aten::gelu", gelu),
     ("aten::abs", abs),
+    ("aten::log2", log2),
+    ("aten::sgn", sign),
+    ("aten::leaky_relu", leaky_relu),
+    ("aten::threshold", threshold),
     ("aten::reciprocal", reciprocal),
     ("aten::add.Tensor", |call| scaled(call, Op::Add)),
     ("aten::add.Scalar", |call| scaled(call, Op::Add)),
@@ -120,6 +124,54 @@ fn abs(call: &mut Call<'_>) -> Translated {
     }
     let negative = call.node(Op::Neg, &[x])?;
     one(call.node(Op::Max, &[x, negative])?)
+}
+
+fn log2(call: &mut Call<'_>) -> Translated {
+    let x = float_input(call, 0)?;
+    let dtype = call.ty(x)?.dtype();
+    let x = call.wide(x)?;
+    let logarithm = call.node(Op::Log, &[x])?;
+    let scale = call.like(x, std::f64::consts::LOG2_E)?;
+    let result = call.node(Op::Mul, &[logarithm, scale])?;
+    one(call.cast(result, dtype)?)
+}
+
+/// -1, 0 or 1; NaN stays.
+fn sign(call: &mut Call<'_>) -> Translated {
+    let x = call.tensor(0)?;
+    if call.ty(x)?.dtype() == DType::Bool {
+        return one(x);
+    }
+    let zero = call.like(x, 0.0)?;
+    // 0 of either sign is itself, too.
+    let mut sign = x;
+    for (direction, value) in [(CompareDirection::Gt, 1.0), (CompareDirection::Lt, -1.0)] {
+        let is_so = call.node(Op::Compare(direction), &[x, zero])?;
+        let value = call.like(x, value)?;
+        sign = call.node(Op::Select, &[is_so, value, sign])?;
+    }
+    one(sign)
+}
+
+/// self, slope below 0.
+fn leaky_relu(call: &mut Call<'_>) -> Translated {
+    let x = call.tensor(0)?;
+    let ty = call.ty(x)?;
+    let slope = call.operand(1, ty.dtype(), ty.shape())?;
+    let zero = call.like(x, 0.0)?;
+    let is_above = call.node(Op::Compare(CompareDirection::Gt), &[x, zero])?;
+    let scaled = call.node(Op::Mul, &[x, slope])?;
+    one(call.node(Op::Select, &[is_above, x, scaled])?)
+}
+
+/// self, threshold, value: the value where self is not above.
+fn threshold(call: &mut Call<'_>) -> Translated {
+    let x = call.tensor(0)?;
+    let ty = call.ty(x)?;
+    let bound = call.operand(1, ty.dtype(), ty.shape())?;
+    let value = call.operand(2, ty.dtype(), ty.shape())?;
+    let is_below = call.node(Op::Compare(CompareDirection::Le), &[x, bound])?;
+    one(call.node(Op::Select, &[is_below, value, x])?)
 }
 
 fn reciprocal(call: &mut Call<'_>) -> Translated {

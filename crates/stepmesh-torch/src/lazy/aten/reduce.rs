@@ -1,6 +1,6 @@
 //! Sums and the like, softmax, and normalisation.
 
-use stepmesh_graph::{DType, NodeId, Op, TensorType};
+use stepmesh_graph::{CompareDirection, DType, NodeId, Op, TensorType};
 
 use super::super::error::LoweringError;
 use super::{Call, Translation, Value, one};
@@ -14,6 +14,9 @@ pub(super) const TABLE: &[(&str, Translation)] = &[
     ("aten::mean.dim", |call| over(call, Kind::Mean)),
     ("aten::max", |call| all(call, Kind::Max)),
     ("aten::min", |call| all(call, Kind::Min)),
+    ("aten::max.dim", greatest_and_index),
+    ("aten::any", |call| truth(call, true)),
+    ("aten::all", |call| truth(call, false)),
     ("aten::_softmax", softmax),
     ("aten::_log_softmax", log_softmax),
     ("aten::_softmax_backward_data", softmax_backward),
@@ -60,6 +63,49 @@ fn over(call: &mut Call<'_>, kind: Kind) -> Translated {
     one(kept(call, reduced, x, &dims)?)
 }
 
+/// self, dim, keepdim: the greatest along the dimension, and where it is first.
+fn greatest_and_index(call: &mut Call<'_>) -> Translated {
+    let x = call.tensor(0)?;
+    let ty = call.ty(x)?;
+    let Some(dim) = dim_of(call, 1)? else {
+        let zero = call.constant(0.0, DType::I64, ty.shape())?;
+        return Ok(vec![Value::Tensor(x), Value::Tensor(zero)]);
+    };
+    let greatest = call.node(Op::ReduceMax { dims: vec![dim] }, &[x])?;
+    let numbers = match ty.dtype() {
+        DType::Bool => call.cast(x, DType::I32)?,
+        _ => x,
+    };
+    let index = call.node(Op::Argmax { dim }, &[numbers])?;
+    let mut results = [greatest, index];
+    if call.flag(2)? {
+        for result in &mut results {
+            *result = kept(call, *result, x, &[dim])?;
+        }
+    }
+    Ok(results.map(Value::Tensor).to_vec())
+}
+
+/// Whether any element, or all of them, are not 0.
+fn truth(call: &mut Call<'_>, is_any: bool) -> Translated {
+    let x = call.tensor(0)?;
+    let shape = call.shape(x)?;
+    let no = call.constant(0.0, DType::Bool, shape)?;
+    let mut truth = call.cast(x, DType::Bool)?;
+    let equal = Op::Compare(CompareDirection::Eq);
+    if !is_any {
+        truth = call.node(equal.clone(), &[truth, no])?;
+    }
+    let dims = (0..shape.rank()).collect();
+    let mut found = call.node(Op::ReduceMax { dims }, &[truth])?;
+    if !is_any {
+        let no = call.like(found, 0.0)?;
+        found = call.node(equal, &[found, no])?;
+    }
+    // PyTorch answers bytes with bytes.
+    narrowed(call, found)
+}
+
 fn reduce(
     call: &mut Call<'_>,
     x: NodeId,
@@ -83,7 +129,7 @@ fn reduce(
 }
 
 /// The reduced value with the dimensions of `x` that are gone as 1.
-fn kept(
+pub(super) fn kept(
     call: &mut Call<'_>,
     reduced: NodeId,
     x: NodeId,
@@ -132,12 +178,15 @@ fn log_softmax(call: &mut Call<'_>) -> Translated {
         let ty = call.ty(x)?;
         return one(call.constant(0.0, ty.dtype(), ty.shape())?);
     };
+    let dtype = call.ty(x)?.dtype();
+    let x = call.wide(x)?;
     let greatest = spread(call, x, dim, Op::ReduceMax { dims: vec![dim] })?;
     let shifted = call.node(Op::Sub, &[x, greatest])?;
     let powers = call.node(Op::Exp, &[shifted])?;
     let sum = spread_sum(call, powers, dim)?;
     let logarithm = call.node(Op::Log, &[sum])?;
-    one(call.node(Op::Sub, &[shifted, logarithm])?)
+    let result = call.node(Op::Sub, &[shifted, logarithm])?;
+    one(call.cast(result, dtype)?)
 }
 
 /// With half_to_float the result is wider than the input.
@@ -153,7 +202,7 @@ fn wide_input(call: &mut Call<'_>) -> Result<NodeId, LoweringError> {
 
 /// grad, output, dim: output * (grad - sum(grad * output)).
 fn softmax_backward(call: &mut Call<'_>) -> Translated {
-    let (grad, output) = (call.tensor(0)?, call.tensor(1)?);
+    let [grad, output] = wide_pair(call)?;
     let product = call.node(Op::Mul, &[grad, output])?;
     let Some(dim) = dim_of(call, 2)? else {
         let rest = call.node(Op::Sub, &[grad, product])?;
@@ -167,7 +216,7 @@ fn softmax_backward(call: &mut Call<'_>) -> Translated {
 
 /// grad, output, dim: grad - e^output * sum(grad).
 fn log_softmax_backward(call: &mut Call<'_>) -> Translated {
-    let (grad, output) = (call.tensor(0)?, call.tensor(1)?);
+    let [grad, output] = wide_pair(call)?;
     let powers = call.node(Op::Exp, &[output])?;
     let sum = match dim_of(call, 2)? {
         Some(dim) => spread_sum(call, grad, dim)?,
@@ -178,11 +227,33 @@ fn log_softmax_backward(call: &mut Call<'_>) -> Translated {
     narrowed(call, result)
 }
 
+/// Gradient and output, as wide as sums of narrow types should be.
+fn wide_pair(call: &mut Call<'_>) -> Result<[NodeId; 2], LoweringError> {
+    let (grad, output) = (call.tensor(0)?, call.tensor(1)?);
+    Ok([call.wide(grad)?, call.wide(output)?])
+}
+
 /// The result in the type that the core expects, which may be narrower.
 fn narrowed(call: &mut Call<'_>, id: NodeId) -> Translated {
     match call.expected() {
         Some(expected) => one(call.cast(id, expected.dtype())?),
-        None => one(id),
+        None => {
+            let dtype = call.ty(call.tensor(0)?)?.dtype();
+            one(call.cast(id, dtype)?)
+        }
+    }
+}
+
+/// The last dimensions of `rank`, as many as input `index` lists.
+pub(super) fn layer_dims(
+    call: &Call<'_>,
+    index: usize,
+    rank: usize,
+) -> Result<Vec<usize>, LoweringError> {
+    let dim = rank.checked_sub(call.ints(index)?.len());
+    match dim.filter(|dim| *dim < rank) {
+        Some(dim) => Ok((dim..rank).collect()),
+        None => Err(call.fault("normalises more dimensions than there are")),
     }
 }
 
@@ -190,20 +261,11 @@ fn narrowed(call: &mut Call<'_>, id: NodeId) -> Translated {
 fn layer_norm(call: &mut Call<'_>) -> Translated {
     let x = call.tensor(0)?;
     let ty = call.ty(x)?;
-    let rank = ty.shape().rank();
-    let dim = rank.checked_sub(call.ints(1)?.len());
-    let Some(dim) = dim.filter(|dim| *dim < rank) else {
-        return Err(call.fault("normalises more dimensions than there are"));
-    };
+    let dims = layer_dims(call, 1, ty.shape().rank())?;
     let epsilon = call.double(4)?;
-    let dims: Vec<usize> = (dim..rank).collect();
     // Statistics of narrow types are wide ones in PyTorch's CPU kernel; only their type is narrow.
-    let wide = if ty.dtype() == DType::F64 {
-        DType::F64
-    } else {
-        DType::F32
-    };
-    let wide_x = call.cast(x, wide)?;
+    let wide_x = call.wide(x)?;
+    let wide = call.ty(wide_x)?.dtype();
     let (mean, deviation) = statistics(call, wide_x, &dims, epsilon)?;
     let centred = {
         let mean = call.broadcast(mean, ty.shape())?;

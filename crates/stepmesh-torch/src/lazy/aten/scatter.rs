@@ -1,6 +1,6 @@
 //! Writes into part of a value: what in-place operations on views, and gradients of views, become.
 
-use stepmesh_graph::{DType, NodeId, Op, Shape, TensorType};
+use stepmesh_graph::{DType, NodeId, Op, Shape};
 
 use super::super::error::LoweringError;
 use super::{Call, Translation, Value, clipped, one};
@@ -120,23 +120,11 @@ fn put(call: &mut Call<'_>, x: NodeId, source: usize, range: Range) -> Translate
         .flat_map(|index| (index.min(count - 1) as u64).to_le_bytes())
         .collect();
     let line = call.shape_of(&[extent])?;
-    let taken = known(call, DType::I64, line, taken)?;
+    let taken = call.known(DType::I64, line, taken)?;
     let spread = call.node(Op::Gather { dim: range.dim }, &[source, taken])?;
     let mask: Vec<u8> = (0..extent).map(|index| u8::from(is_in(index))).collect();
-    let mask = known(call, DType::Bool, line, mask)?;
+    let mask = call.known(DType::Bool, line, mask)?;
     let dims = vec![range.dim];
     let mask = call.node(Op::Broadcast { shape, dims }, &[mask])?;
     one(call.node(Op::Select, &[mask, spread, x])?)
-}
-
-/// Elements that are known.
-fn known(
-    call: &mut Call<'_>,
-    dtype: DType,
-    shape: Shape,
-    data: Vec<u8>,
-) -> Result<NodeId, LoweringError> {
-    let ty = TensorType::new(dtype, shape).map_err(|error| call.fault(error.to_string()))?;
-    let data = data.into();
-    call.node(Op::Constant { ty, data }, &[])
 }

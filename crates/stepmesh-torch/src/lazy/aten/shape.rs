@@ -1,6 +1,6 @@
 //! Views, parts and joins. The core has made views copies before we see them.
 
-use stepmesh_graph::{DType, NodeId, Op, Shape, TensorType};
+use stepmesh_graph::{DType, NodeId, Op, Shape};
 
 use super::super::error::LoweringError;
 use super::{Call, Translation, Value, clipped, one};
@@ -279,14 +279,15 @@ fn triangle(call: &mut Call<'_>, keeps: fn(i64, i64, i64) -> bool) -> Translated
         .map(|(row, column)| u8::from(keeps(signed(row), signed(column), diagonal)))
         .collect();
     let matrix = call.shape_of(&[*rows, *columns])?;
-    let mask_ty = TensorType::new(DType::Bool, matrix);
-    let mask_ty = mask_ty.map_err(|error| call.fault(error.to_string()))?;
-    let op = Op::Constant {
-        ty: mask_ty,
-        data: mask.into(),
-    };
-    let mask = call.node(op, &[])?;
+    let mask = call.known(DType::Bool, matrix, mask)?;
     let mask = call.broadcast(mask, ty.shape())?;
     let zero = call.constant(0.0, ty.dtype(), ty.shape())?;
     one(call.node(Op::Select, &[mask, x, zero])?)
+}
+
+/// 0, 1, 2 and so on, as many as `count`.
+pub(super) fn iota(call: &mut Call<'_>, count: usize) -> Result<NodeId, LoweringError> {
+    let line = call.shape_of(&[count])?;
+    let data = (0..count as u64).flat_map(u64::to_le_bytes).collect();
+    call.known(DType::I64, line, data)
 }
