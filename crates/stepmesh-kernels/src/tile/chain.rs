@@ -59,8 +59,8 @@ pub(crate) enum LinkStep {
     Rsqrt,
 }
 
-/// What the accumulator holds.
-type Part<S, T> = [<T as Vectors>::Vector<S>; ACCUMULATOR_LEN];
+/// What an accumulator of so many vectors holds.
+type Part<S, T, const LEN: usize> = [<T as Vectors>::Vector<S>; LEN];
 
 /// Numbers that the processor computes with several at a time.
 trait Vectors: Lane + Element + Pod {
@@ -192,34 +192,43 @@ vectors!(
 /// Runs a chain on a tile, and on some elements behind it, which no one reads.
 #[inline(always)]
 pub(super) fn run<S: Simd>(simd: S, chain: &Chain, frame: &Frame<'_>, registers: &mut Registers) {
+    let links = &chain.links;
     match chain.class {
-        Class::F64 => walk::<S, f64>(simd, &chain.links, frame, registers),
-        _ => walk::<S, f32>(simd, &chain.links, frame, registers),
+        Class::F64 if S::REGISTER_COUNT >= 32 => {
+            walk::<S, f64, LEN_OF_32>(simd, links, frame, registers);
+        }
+        Class::F64 => walk::<S, f64, LEN_OF_16>(simd, links, frame, registers),
+        _ if S::REGISTER_COUNT >= 32 => {
+            walk::<S, f32, LEN_OF_32>(simd, links, frame, registers);
+        }
+        _ => walk::<S, f32, LEN_OF_16>(simd, links, frame, registers),
     }
 }
 
 #[inline(always)]
-fn walk<S: Simd, T: Vectors>(
+fn walk<S: Simd, T: Vectors, const LEN: usize>(
     simd: S,
     links: &[Link],
     frame: &Frame<'_>,
     registers: &mut Registers,
-) {
+) where
+    Part<S, T, LEN>: Pod,
+{
     let file = T::file_mut(registers);
-    let part_len = size_of::<Part<S, T>>() / size_of::<T>();
+    let part_len = size_of::<Part<S, T, LEN>>() / size_of::<T>();
     for part in 0..frame.len.div_ceil(part_len) {
-        let mut a: Part<S, T> = [T::zero(simd); ACCUMULATOR_LEN];
+        let mut a: Part<S, T, LEN> = [T::zero(simd); LEN];
         for link in links {
             match link.step {
-                LinkStep::Load => a = load::<S, T>(frame, link.idx, part * part_len),
-                LinkStep::Store => store::<S, T>(frame, link.idx, part * part_len, a),
+                LinkStep::Load => a = load::<S, T, LEN>(frame, link.idx, part * part_len),
+                LinkStep::Store => store::<S, T, LEN>(frame, link.idx, part * part_len, a),
                 LinkStep::Neg => map(&mut a, |a| T::neg(simd, a)),
                 LinkStep::Relu => map(&mut a, |a| T::rectified(simd, a)),
                 LinkStep::Sqrt => map(&mut a, |a| T::sqrt(simd, a)),
                 LinkStep::Rsqrt => map(&mut a, |a| T::rsqrt(simd, a)),
                 step => {
                     let (parts, _) = T::vectors::<S>(&mut file[link.idx]).as_chunks_mut();
-                    with_register::<S, T>(simd, step, &mut a, &mut parts[part]);
+                    with_register::<S, T, LEN>(simd, step, &mut a, &mut parts[part]);
                 }
             }
         }
@@ -227,11 +236,11 @@ fn walk<S: Simd, T: Vectors>(
 }
 
 #[inline(always)]
-fn with_register<S: Simd, T: Vectors>(
+fn with_register<S: Simd, T: Vectors, const LEN: usize>(
     simd: S,
     step: LinkStep,
-    a: &mut Part<S, T>,
-    b: &mut Part<S, T>,
+    a: &mut Part<S, T, LEN>,
+    b: &mut Part<S, T, LEN>,
 ) {
     match step {
         LinkStep::Put => *b = *a,
@@ -251,22 +260,36 @@ fn with_register<S: Simd, T: Vectors>(
 }
 
 #[inline(always)]
-fn load<S: Simd, T: Vectors>(frame: &Frame<'_>, access: usize, at: usize) -> Part<S, T> {
+fn load<S: Simd, T: Vectors, const LEN: usize>(
+    frame: &Frame<'_>,
+    access: usize,
+    at: usize,
+) -> Part<S, T, LEN>
+where
+    Part<S, T, LEN>: Pod,
+{
     let (region, start) = memory(frame, access, at);
-    let part_len = size_of::<Part<S, T>>() / size_of::<T>();
+    let part_len = size_of::<Part<S, T, LEN>>() / size_of::<T>();
     if at + part_len <= frame.len {
         return region.read_block::<T, _>(start);
     }
-    let mut rest = Part::<S, T>::zeroed();
+    let mut rest = Part::<S, T, LEN>::zeroed();
     let elements = cast_slice_mut(&mut rest);
     region.read(start, 1, &mut elements[..frame.len - at], |x: T| x);
     rest
 }
 
 #[inline(always)]
-fn store<S: Simd, T: Vectors>(frame: &Frame<'_>, access: usize, at: usize, a: Part<S, T>) {
+fn store<S: Simd, T: Vectors, const LEN: usize>(
+    frame: &Frame<'_>,
+    access: usize,
+    at: usize,
+    a: Part<S, T, LEN>,
+) where
+    Part<S, T, LEN>: Pod,
+{
     let (region, start) = memory(frame, access, at);
-    let part_len = size_of::<Part<S, T>>() / size_of::<T>();
+    let part_len = size_of::<Part<S, T, LEN>>() / size_of::<T>();
     if at + part_len <= frame.len {
         return region.write_block::<T, _>(start, a);
     }
@@ -286,19 +309,21 @@ fn memory<'a>(frame: &Frame<'a>, access: usize, at: usize) -> (&'a Region, usize
 }
 
 #[inline(always)]
-fn map<V: Copy>(a: &mut [V; ACCUMULATOR_LEN], f: impl Fn(V) -> V) {
+fn map<V: Copy, const LEN: usize>(a: &mut [V; LEN], f: impl Fn(V) -> V) {
     for slot in a {
         *slot = f(*slot);
     }
 }
 
 #[inline(always)]
-fn zip<V: Copy>(a: &mut [V; ACCUMULATOR_LEN], b: &[V; ACCUMULATOR_LEN], f: impl Fn(V, V) -> V) {
+fn zip<V: Copy, const LEN: usize>(a: &mut [V; LEN], b: &[V; LEN], f: impl Fn(V, V) -> V) {
     for (slot, b) in a.iter_mut().zip(b) {
         *slot = f(*slot, *b);
     }
 }
 
-/// Vectors of the accumulator: half of the sixteen registers that AVX2 has, so that what a step needs
-/// beside them fits too, and enough that additions overlap and finding the step costs little.
-const ACCUMULATOR_LEN: usize = 8;
+/// Vectors of the accumulator: half of the processor's registers, so that what a step needs beside them
+/// fits too, and enough that additions overlap and finding the step costs little.
+const LEN_OF_16: usize = 8;
+/// The same for processors with 32.
+const LEN_OF_32: usize = 16;
