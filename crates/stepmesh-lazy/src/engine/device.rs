@@ -1,5 +1,6 @@
 //! A lazy device: what users open, and what tensors belong to.
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ use crate::{
 /// device. Any thread may use it.
 ///
 /// Two `LazyDevice`s over the same device of a backend know nothing of each other's tensors.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LazyDevice {
     context: Arc<DeviceContext>,
 }
@@ -311,6 +312,7 @@ impl LazyDevice {
     ///
     /// # Errors
     /// As for [`LazyDevice::sync_multi`] and [`LazyDevice::wrap_buffer`].
+    #[track_caller]
     pub fn sync_into(&self, targets: &[(&LazyTensor, &Arc<Buffer>, u64)]) -> Result<(), Error> {
         let tensors: Vec<&LazyTensor> = targets.iter().map(|(tensor, ..)| *tensor).collect();
         self.context.check_own("sync_into", &tensors)?;
@@ -565,13 +567,30 @@ impl DeviceContext {
         tensors: &[&LazyTensor],
     ) -> Result<(), Error> {
         match tensors.iter().find(|tensor| !tensor.is_of(self)) {
-            Some(other) => Err(Error::ForeignValue {
-                operation,
-                found: other.device().context.describe(),
-                expected: self.describe(),
-            }),
+            Some(other) => Err(self.foreign_value(operation, &other.device().context)),
             None => Ok(()),
         }
+    }
+
+    /// A tensor of another device was given to one of this device.
+    pub(crate) fn foreign_value(&self, operation: &'static str, other: &Self) -> Error {
+        let (found, expected) = (other.describe(), self.describe());
+        let found = if found == expected {
+            format!("another `LazyDevice` that was opened over {found} (open one, and clone it)")
+        } else {
+            found
+        };
+        Error::ForeignValue {
+            operation,
+            found,
+            expected,
+        }
+    }
+}
+
+impl fmt::Debug for LazyDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LazyDevice({})", self.context.describe())
     }
 }
 

@@ -110,6 +110,7 @@ impl DeviceContext {
     }
 
     /// Launches what some tensors need, with their values in given memory.
+    #[track_caller]
     pub(crate) fn sync_into(
         self: &Arc<Self>,
         targets: &[(&LazyTensor, &Arc<Buffer>, u64)],

@@ -243,7 +243,7 @@ impl StepMeshBackend {
         ty: TensorType,
         device: &BackendDevice,
     ) -> Result<(&Arc<Lane>, Arc<Memory>), Error> {
-        let operation = "wrapping a buffer";
+        let operation = "using a buffer";
         let lane = self.lane(device)?;
         let of = buffer.device();
         let is_same = of.ordinal() == lane.device().ordinal()
@@ -255,13 +255,19 @@ impl StepMeshBackend {
                 expected: device.to_string(),
             });
         }
-        let end = offset.checked_add(ty.len_bytes() as u64);
-        let is_aligned = offset.is_multiple_of(ty.dtype().size_bytes() as u64);
-        if !is_aligned || end.is_none_or(|end| end > buffer.len_bytes()) {
+        let (len, align) = (ty.len_bytes() as u64, ty.dtype().size_bytes() as u64);
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > buffer.len_bytes())
+        {
             let fault = format!(
-                "{ty} at byte {offset} of a buffer of {} bytes",
+                "{ty} takes {len} bytes; from byte {offset} on, the buffer of {} has fewer",
                 buffer.len_bytes()
             );
+            return Err(Error::elements(operation, fault));
+        }
+        if !offset.is_multiple_of(align) {
+            let fault = format!("{ty} at byte {offset}, which is no multiple of {align}");
             return Err(Error::elements(operation, fault));
         }
         Ok((lane, Arc::new(Memory::foreign(Arc::clone(buffer), offset))))

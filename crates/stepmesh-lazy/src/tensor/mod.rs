@@ -5,6 +5,7 @@ mod elementwise;
 mod operators;
 mod reduce;
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +25,7 @@ pub use elementwise::Operand;
 /// It is in one of three states: traced (an operation on other tensors), data on the device (which
 /// may still be on its way), or data of the host that was not copied yet. Reading it, or the end of
 /// a step, makes data of what is traced. Any thread may use it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LazyTensor {
     inner: Arc<TensorInner>,
 }
@@ -177,6 +178,7 @@ impl LazyTensor {
     ///
     /// # Errors
     /// `Backend`, `TooManyCompiles`.
+    #[track_caller]
     pub fn data(&self) -> Result<BackendDataPtr, Error> {
         if self.is_traced() {
             self.context().sync_tensors(&[self])?;
@@ -194,6 +196,7 @@ impl LazyTensor {
     /// # Errors
     /// `Execution` and `Poisoned` when it could not be computed, `Timeout`, `Backend`,
     /// `TooManyCompiles`.
+    #[track_caller]
     pub fn to_host(&self) -> Result<HostTensor, Error> {
         if let State::Host(tensor) = &*self.inner.state() {
             return Ok(tensor.clone());
@@ -205,6 +208,7 @@ impl LazyTensor {
     ///
     /// # Errors
     /// As for [`LazyTensor::to_host`]; `Elements` if they are of another type.
+    #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, Error> {
         self.to_host()?.to_vec()
     }
@@ -213,6 +217,7 @@ impl LazyTensor {
     ///
     /// # Errors
     /// As for [`LazyTensor::to_vec`]; `Elements` if it has more or none.
+    #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T, Error> {
         match self.to_vec()?.as_slice() {
             [element] => Ok(*element),
@@ -227,6 +232,7 @@ impl LazyTensor {
     ///
     /// # Errors
     /// As for [`LazyTensor::to_host`].
+    #[track_caller]
     pub fn wait(&self) -> Result<(), Error> {
         self.data()?.wait()
     }
@@ -238,6 +244,7 @@ impl LazyTensor {
     /// # Errors
     /// `Elements` unless it fits there, `ForeignValue` for memory of another device, and as for
     /// [`LazyTensor::data`].
+    #[track_caller]
     pub fn write_into(&self, buffer: &Arc<Buffer>, offset_bytes: u64) -> Result<(), Error> {
         self.context().sync_into(&[(self, buffer, offset_bytes)])
     }
@@ -246,6 +253,7 @@ impl LazyTensor {
     ///
     /// # Errors
     /// As for [`LazyTensor::to_host`].
+    #[track_caller]
     pub fn to_buffer(&self) -> Result<(Arc<Buffer>, u64), Error> {
         let data = self.data()?;
         self.context().stepmesh("to_buffer")?.buffer_of(&data)
@@ -326,11 +334,20 @@ impl LazyTensor {
         if self.is_of(&other.inner.context) {
             return Ok(());
         }
-        Err(Error::ForeignValue {
-            operation,
-            found: other.context().describe(),
-            expected: self.context().describe(),
-        })
+        Err(self.context().foreign_value(operation, other.context()))
+    }
+}
+
+impl fmt::Debug for LazyTensor {
+    /// Not its value: that might have to be computed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &*self.inner.state() {
+            State::Traced(_) => "traced",
+            State::Data(..) => "data",
+            State::Host(_) => "on the host",
+        };
+        let device = self.context().describe();
+        write!(f, "LazyTensor({}, {state}, {device})", self.inner.ty)
     }
 }
 

@@ -276,3 +276,52 @@ fn symbolic_sizes_are_bounds_and_hash_apart_from_sizes() {
     assert_eq!(fixed.hash(false), Shape::new(other).hash(false));
     assert_ne!(fixed.hash(false), bound.hash(false));
 }
+
+#[test]
+fn every_method_of_the_reference_is_there_under_its_name() {
+    // `torch::lazy::BackendImplInterface`, and the functions of registration beside it.
+    let reference = [
+        "InitializeAtenBindings",
+        "PrepareToExit",
+        "SetRngSeed",
+        "GetIrBuilder",
+        "ShouldSyncTensor",
+        "MakeComputationDataFromTensor",
+        "MakeComputationDataFromScalar",
+        "CreateDataPlaceholder",
+        "GetComputationDataFromNode",
+        "MakeTensorFromComputationData",
+        "CreateLoweringContext",
+        "GetCompilationDevices",
+        "Compile",
+        "ExecuteComputation",
+        "GetDefaultDeviceType",
+        "SetDefaultDeviceType",
+        "GetDefaultDeviceOrdinal",
+        "SetDefaultDeviceOrdinal",
+        "EagerFallbackDeviceType",
+        "GetBackendDevices",
+        "GetBackendDevice",
+        "CreateMetricReport",
+        "GetComputationBackendText",
+        "HasBackend",
+        "GetBackend",
+    ];
+    let sources = [
+        include_str!("../../src/backend/mod.rs"),
+        include_str!("../../src/backend/registry.rs"),
+    ]
+    .concat();
+    for name in reference {
+        let mut snake = String::new();
+        for letter in name.chars() {
+            if letter.is_ascii_uppercase() && !snake.is_empty() {
+                snake.push('_');
+            }
+            snake.push(letter.to_ascii_lowercase());
+        }
+        assert!(sources.contains(&format!("fn {snake}(")), "{name}: {snake}");
+    }
+    // The second form of the overloaded one.
+    assert!(sources.contains("fn create_lowering_context_with_post_order("));
+}

@@ -280,7 +280,24 @@ fn tensors_of_two_devices_do_not_mix() {
         one.sync_multi(&[&b]).unwrap_err(),
     ] {
         assert!(matches!(error, Error::ForeignValue { .. }), "{error}");
+        // Their names are one, so it is said what differs.
+        assert!(
+            error.to_string().contains("another `LazyDevice`"),
+            "{error}"
+        );
     }
+}
+
+#[test]
+fn tensors_and_devices_are_debugged_in_a_line_and_without_computing() {
+    let device = interpreted(|_| {});
+    let x = device.from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
+    let y = x.neg().unwrap();
+    assert_eq!(format!("{device:?}"), "LazyDevice(cpu:CPU0)");
+    assert_eq!(format!("{y:?}"), "LazyTensor(f32[2], traced, cpu:CPU0)");
+    assert!(y.is_traced());
+    y.wait().unwrap();
+    assert_eq!(format!("{y:?}"), "LazyTensor(f32[2], data, cpu:CPU0)");
 }
 
 #[test]
