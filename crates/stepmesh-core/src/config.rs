@@ -219,6 +219,8 @@ pub struct RdmaConfig {
     pub gid_index: i16,
     /// Queue pairs of each connection.
     pub queue_pairs: u32,
+    /// Whether they take the ports of a bonded adapter in turn.
+    pub spread_ports: bool,
     /// Work requests that each queue pair may have outstanding.
     pub send_depth: u32,
     /// Length of the ring in which messages of a peer arrive, in bytes.
@@ -343,6 +345,7 @@ impl Default for RdmaConfig {
             exclude: Vec::new(),
             gid_index: -1,
             queue_pairs: 1,
+            spread_ports: false,
             send_depth: 512,
             ring_len_bytes: 128 << 10,
             mtu_len_bytes: 0,

@@ -5,7 +5,8 @@
 //! Parts: `rdma` (the fabric itself), `wire` (frames of the control connection), `handshake` (how a
 //! connection comes about), `half` (queue pairs and message memory), `peer` (what arrives), `post`
 //! (what is sent), `ring`, `stripe` and `window` (the counting, without devices), `regions` (registered
-//! memory), `adapter` (the open port), `counters` (for those who measure).
+//! memory), `adapter` (the open port), `lag` (the
+//! ports of a bonded one), `counters` (for those who measure).
 //!
 //! The control connection is TCP, with the bounds and the hardening of the `tcp` fabric, which it is.
 //! It stays open: the end of a process closes it, whatever its adapter does.
@@ -31,6 +32,7 @@ mod counters;
 mod half;
 #[cfg(feature = "rdma")]
 mod handshake;
+mod lag;
 mod options;
 mod pages;
 #[cfg(feature = "rdma")]

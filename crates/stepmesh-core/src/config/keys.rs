@@ -294,6 +294,11 @@ pub const KEYS: &[Key] = &[
         "Queue pairs of a connection.",
     ),
     Key::new(
+        "rdma.spread_ports",
+        Bool,
+        "Whether they take the ports of a bonded adapter in turn.",
+    ),
+    Key::new(
         "rdma.send_depth",
         Range(16, 16384),
         "Work requests outstanding on a queue pair.",

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use stepmesh_transport::error::Error;
 use stepmesh_transport::fabric::FabricKind;
 
+use super::lag::Lag;
 use super::options::RdmaOptions;
 use crate::VerbsError;
 use crate::select::{Adapter as Found, Candidate, System, choose};
@@ -28,6 +29,8 @@ pub(super) struct Adapter {
     pub(super) mtu: Mtu,
     /// The longest write that the port takes.
     pub(super) piece_len_bytes_max: u32,
+    /// The ports that queue pairs are spread over, if it is a bonded one.
+    pub(super) lag: Lag,
     /// Why nothing works on it any more.
     pub(super) broken: Option<String>,
     attributes: DeviceAttributes,
@@ -82,6 +85,7 @@ impl Adapter {
                 lid: port.lid,
                 mtu: mtu(&port, options),
                 piece_len_bytes_max: piece_len_bytes_max.max(1),
+                lag: Lag::find(options.spread_ports, || context.lag_ports()),
                 broken: None,
                 attributes,
                 queues: Vec::new(),
@@ -97,6 +101,7 @@ impl Adapter {
             gid = %candidate.gid,
             gid_index = candidate.gid.index,
             mtu = adapter.mtu.len_bytes(),
+            lag = ?adapter.lag,
             "rdma: adapter opened"
         );
         Ok(adapter)

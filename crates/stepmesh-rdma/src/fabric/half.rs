@@ -128,7 +128,7 @@ impl Half {
     /// Connects the queue pairs with the other side's. What this side has more of is given up.
     pub(super) fn connect(
         &mut self,
-        adapter: &Adapter,
+        adapter: &mut Adapter,
         options: &RdmaOptions,
         theirs: &Side,
     ) -> Result<(), Error> {
@@ -150,7 +150,9 @@ impl Half {
             mtu: adapter.mtu.min(Mtu::at_most(theirs.mtu_len_bytes)),
             ..path(adapter, options)
         };
-        for (pair, (qp_num, psn)) in self.pairs.iter_mut().zip(&theirs.queue_pairs) {
+        for (index, (pair, (qp_num, psn))) in
+            self.pairs.iter_mut().zip(&theirs.queue_pairs).enumerate()
+        {
             let endpoint = Endpoint {
                 qp_num: *qp_num,
                 psn: *psn,
@@ -163,6 +165,8 @@ impl Half {
             };
             let connected = pair.queue_pair.connect(&endpoint, &path);
             connected.map_err(|error| verbs_error("connecting a queue pair", &error))?;
+            let queue_pair = &mut pair.queue_pair;
+            (adapter.lag).pin(index, |port| queue_pair.pin_to_lag_port(port));
         }
         Ok(())
     }

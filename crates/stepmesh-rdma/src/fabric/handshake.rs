@@ -189,7 +189,7 @@ impl RdmaFabric {
         let made = Half::new(&mut self.adapter, &self.options, id, count).and_then(|mut half| {
             let mut theirs = theirs.clone();
             theirs.queue_pairs.truncate(count);
-            match half.connect(&self.adapter, &self.options, &theirs) {
+            match half.connect(&mut self.adapter, &self.options, &theirs) {
                 Ok(()) => Ok(half),
                 Err(error) => {
                     self.adapter.leave(half.seat);
@@ -223,7 +223,7 @@ impl RdmaFabric {
         let Stage::Offered { half } = &mut self.handshakes[index].stage else {
             return;
         };
-        if let Err(error) = half.connect(&self.adapter, &self.options, theirs) {
+        if let Err(error) = half.connect(&mut self.adapter, &self.options, theirs) {
             return self.fail(id, error);
         }
         let handshake = self.handshakes.swap_remove(index);

@@ -25,6 +25,9 @@ pub struct RdmaOptions {
     /// Queue pairs of each connection, 1 to 16; the smaller number of both sides counts. More than
     /// one spread large tensors over the ports of a bonded adapter, or over its engines.
     pub queue_pairs: usize,
+    /// Whether the queue pairs of a connection are spread over the ports of a bonded adapter in turn,
+    /// instead of by the adapter itself. Adapters of mlx5 only; others are left alone.
+    pub spread_ports: bool,
     /// Work requests that each queue pair may have outstanding, 16 to 16384. A chain needs one for
     /// each write and one for its message.
     pub send_depth: usize,
@@ -59,6 +62,7 @@ impl Default for RdmaOptions {
             near: select::Location::default(),
             ordinal: 0,
             queue_pairs: 1,
+            spread_ports: false,
             send_depth: 512,
             ring_len_bytes: 128 << 10,
             mtu_len_bytes: 0,

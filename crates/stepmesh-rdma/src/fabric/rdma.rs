@@ -406,6 +406,7 @@ impl fmt::Debug for RdmaFabric {
             .field("adapter", &self.adapter_name())
             .field("port", &self.adapter.port)
             .field("mtu", &self.adapter.mtu)
+            .field("lag", &self.adapter.lag)
             .field("control", &self.control)
             .field("peers", &self.peers.len())
             .field("connecting", &self.handshakes.len())

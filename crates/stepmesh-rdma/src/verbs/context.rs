@@ -203,6 +203,16 @@ impl Context {
         unsafe { result::has_data_direct(self.raw) }
     }
 
+    /// How many ports a bonded adapter has; 0 or 1 when it is not bonded.
+    ///
+    /// # Errors
+    /// `mlx5dv_query_device` failed: the adapter is of another make, or there is no libmlx5.
+    pub fn lag_ports(&self) -> Result<u8, VerbsError> {
+        // SAFETY: `self` keeps the context open.
+        let ports = unsafe { result::lag_ports(self.raw) };
+        ports.map_err(|failure| failure.on(&*self.name))
+    }
+
     /// The descriptor that becomes readable when there is an asynchronous event. It does not block.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {

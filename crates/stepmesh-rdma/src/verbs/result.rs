@@ -241,6 +241,22 @@ pub(super) unsafe fn has_data_direct(context: NonNull<ibv_context>) -> bool {
     status == 0 && mlx5.mlx5dv_reg_dmabuf_mr.is_some()
 }
 
+/// How many ports a bonded adapter has.
+pub(super) unsafe fn lag_ports(context: NonNull<ibv_context>) -> Answer<u8> {
+    let verb = "mlx5dv_query_device";
+    let query = sys::mlx5().and_then(|mlx5| mlx5.mlx5dv_query_device);
+    let query = query.ok_or_else(|| Failure::unsupported(verb))?;
+    let mut words = [0_u64; sys::MLX5DV_CONTEXT_WORDS];
+    words[sys::MLX5DV_CONTEXT_MASK] = sys::MLX5DV_MASK_LAG_PORTS;
+    // SAFETY: the contract of this module; the words are more than the struct has, and the library
+    // refuses other makes of adapters.
+    let status = unsafe { query(context.as_ptr(), words.as_mut_ptr()) };
+    check(verb, status)?;
+    let is_known = words[sys::MLX5DV_CONTEXT_MASK] & sys::MLX5DV_MASK_LAG_PORTS != 0;
+    let [ports, ..] = words[sys::MLX5DV_CONTEXT_LAG_PORTS].to_ne_bytes();
+    Ok(if is_known { ports } else { 0 })
+}
+
 pub(super) unsafe fn modify_qp_lag_port(queue_pair: NonNull<ibv_qp>, port: u8) -> Answer<()> {
     let verb = "mlx5dv_modify_qp_lag_port";
     let modify = sys::mlx5().and_then(|mlx5| mlx5.mlx5dv_modify_qp_lag_port);

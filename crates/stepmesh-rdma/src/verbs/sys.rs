@@ -145,6 +145,9 @@ pub(super) struct Mlx5 {
         Option<unsafe extern "C" fn(*mut ibv_context, *mut c_char, usize) -> c_int>,
     // rdma-core 27.
     pub(super) mlx5dv_modify_qp_lag_port: Option<unsafe extern "C" fn(*mut ibv_qp, u8) -> c_int>,
+    /// The struct is `MLX5DV_CONTEXT_WORDS` words or fewer, of which it fills what the mask asks for.
+    pub(super) mlx5dv_query_device:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut u64) -> c_int>,
     _library: unix::Library,
 }
 
@@ -161,16 +164,19 @@ impl Mlx5 {
     fn load() -> Option<Self> {
         // SAFETY: the provider that libibverbs itself loads where there is such an adapter.
         let library = unsafe { unix::Library::open(Some(OsStr::new(LIBMLX5)), FLAGS) }.ok()?;
-        // SAFETY: the header infiniband/mlx5dv.h declares it so; the same for the next two.
+        // SAFETY: the header infiniband/mlx5dv.h declares it so; the same for the next three.
         let reg_dmabuf_mr = unsafe { library.get("mlx5dv_reg_dmabuf_mr\0") };
         // SAFETY: as above.
         let data_direct = unsafe { library.get("mlx5dv_get_data_direct_sysfs_path\0") };
         // SAFETY: as above.
         let lag_port = unsafe { library.get("mlx5dv_modify_qp_lag_port\0") };
+        // SAFETY: as above.
+        let query_device = unsafe { library.get("mlx5dv_query_device\0") };
         Some(Self {
             mlx5dv_reg_dmabuf_mr: reg_dmabuf_mr.ok().map(|symbol| *symbol),
             mlx5dv_get_data_direct_sysfs_path: data_direct.ok().map(|symbol| *symbol),
             mlx5dv_modify_qp_lag_port: lag_port.ok().map(|symbol| *symbol),
+            mlx5dv_query_device: query_device.ok().map(|symbol| *symbol),
             _library: library,
         })
     }
@@ -242,6 +248,18 @@ pub(super) fn text(chars: &[c_char]) -> String {
 const LIBRARY: &str = "libibverbs.so.1";
 
 /// The name with the version of its ABI.
+/// Words of `struct mlx5dv_context`, of which newer versions have more than the 19 of today.
+pub(super) const MLX5DV_CONTEXT_WORDS: usize = 64;
+
+/// Where its `comp_mask` is, in words; the same in all versions, as for the next.
+pub(super) const MLX5DV_CONTEXT_MASK: usize = 2;
+
+/// Where its `num_lag_ports` is, in the lowest byte of a word.
+pub(super) const MLX5DV_CONTEXT_LAG_PORTS: usize = 12;
+
+/// Asks for that number: `MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS`.
+pub(super) const MLX5DV_MASK_LAG_PORTS: u64 = 1 << 9;
+
 const LIBMLX5: &str = "libmlx5.so.1";
 
 /// Never unloaded, and of no concern to other libraries.

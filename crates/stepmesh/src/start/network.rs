@@ -122,6 +122,7 @@ impl Network {
             near: near.unwrap_or_default(),
             ordinal: device.map_or(0, Device::ordinal),
             queue_pairs: rdma.queue_pairs as usize,
+            spread_ports: rdma.spread_ports,
             send_depth: rdma.send_depth as usize,
             ring_len_bytes: rdma.ring_len_bytes as usize,
             mtu_len_bytes: rdma.mtu_len_bytes,
