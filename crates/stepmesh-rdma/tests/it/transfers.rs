@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use stepmesh_transport::fabric::{Chain, PostError, Write};
+use stepmesh_transport::fabric::{Chain, PostError, SharedRegion, Write};
 
-use crate::node::{Event, LONG, Pair, pattern};
+use crate::node::{Event, LONG, Node, Pair, pattern};
 use crate::support::Setup;
 
 #[test]
@@ -46,6 +46,83 @@ fn a_receiver_that_does_not_look_for_a_while_loses_nothing() {
         };
         a_receiver_that_does_not_look(setup);
     }
+}
+
+/// A peer that says of a region that it is longer than it is, and writes there.
+#[test]
+fn a_peer_that_writes_outside_of_its_region_is_dropped_alone() {
+    let Some(_turn) = Setup::One.take_turn("writes outside of a region") else {
+        return;
+    };
+    let setup = Setup::One;
+    let mut pair = Pair::new(setup);
+    let mut other = Node::new(setup.fabric());
+    let address = pair.b.fabric.address();
+    let b_of_other = other.fabric.connect(&address, b"other", LONG).unwrap();
+    let deadline = Instant::now() + LONG;
+    let is_there =
+        |event: &Event| matches!(event, Event::Connected(..) | Event::Accepted(..)).then_some(());
+    let mut seen = 0;
+    while seen < 2 {
+        assert!(
+            Instant::now() < deadline,
+            "only {seen} of two ends are there"
+        );
+        other.poll();
+        pair.poll();
+        seen += usize::from(other.take(is_there).is_some());
+        seen += usize::from(pair.b.take(is_there).is_some());
+    }
+
+    let (source, target) = (setup.memory(4096), setup.memory(1 << 16));
+    let local = pair.a.fabric.register(source.memory()).unwrap();
+    let region = pair
+        .b
+        .fabric
+        .register(target.memory_range(0, 4096))
+        .unwrap();
+    let shared = pair.b.fabric.share(region, pair.a_of_b).unwrap();
+    let forged = SharedRegion {
+        len_bytes: 1 << 16,
+        ..shared
+    };
+    let remote = pair.a.fabric.import(pair.b_of_a, &forged).unwrap();
+    source.fill(std::iter::repeat(7));
+    let write = Write {
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 1 << 15,
+        len_bytes: 4096,
+    };
+    let chain = Chain {
+        writes: &[write],
+        message: b"astray",
+        token: 0,
+    };
+    pair.a.fabric.post(pair.b_of_a, &chain).unwrap();
+    let closed = |event: &Event| match event {
+        Event::Closed(peer, reason) => Some((*peer, reason.to_string())),
+        _ => None,
+    };
+    let (peer, reason) = loop {
+        assert!(Instant::now() < deadline, "nobody was dropped");
+        pair.poll();
+        other.poll();
+        if let Some(closed) = pair.b.take(closed) {
+            break closed;
+        }
+    };
+    assert_eq!(peer, pair.a_of_b, "{reason}");
+    assert!(target.to_vec().iter().all(|byte| *byte == 0));
+    // The other one is served as before.
+    let chain = Chain {
+        writes: &[],
+        message: b"still there?",
+        token: 0,
+    };
+    other.fabric.post(b_of_other, &chain).unwrap();
+    assert_eq!(pair.b.wait_message_with(&mut other), b"still there?");
 }
 
 fn every_size(setup: Setup) {

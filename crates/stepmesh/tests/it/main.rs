@@ -4,6 +4,7 @@
     reason = "helpers of tests may, as tests themselves do"
 )]
 
+mod adapter;
 mod backends;
 mod failures;
 mod mesh;

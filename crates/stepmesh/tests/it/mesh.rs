@@ -61,6 +61,11 @@ impl Mesh {
 
     /// A mesh whose servers take their slots from `device`.
     pub(crate) fn form_on(mut config: Config, device: Device) -> Self {
+        // The mesh before this one left nothing of the adapter; one test runs at a time there.
+        #[cfg(feature = "rdma")]
+        if forced() == Some(TransportKind::Rdma) {
+            stepmesh_rdma::verbs::Ledger::assert_empty();
+        }
         let (address, scheduler) = scheduler(&config);
         config.mesh.scheduler_port = address.port();
         let servers: Vec<_> = (0..config.mesh.servers * config.mesh.group_size)

@@ -57,6 +57,41 @@ fn two_workers_push_to_two_servers_and_pull_what_they_pushed() {
 }
 
 #[test]
+fn three_workers_and_two_servers_work_by_eight_queue_pairs() {
+    for kind in kinds(&[TransportKind::Tcp]) {
+        let mut config = config(kind, 3, 2);
+        config.rdma.queue_pairs = 8;
+        // So much at once starves heartbeats where all is emulated.
+        config.timeouts.peer_dead_ms = 30_000;
+        let mesh = Mesh::form(config);
+        let echoes = mesh.echo();
+        // Five shares of a quarter of a megabyte, and some.
+        let len: usize = (5 << 18) + 77;
+        let make = || Tensor::from_slice(&mesh.device, &[len as u64], &vec![0_u8; len]).unwrap();
+        std::thread::scope(|scope| {
+            for (index, worker) in (1_u8..).zip(&mesh.workers) {
+                scope.spawn(move || {
+                    let (push, pulls) = (make(), [make(), make()]);
+                    for round in 0..3 {
+                        let bytes: Vec<u8> = (0..len)
+                            .map(|at| at.to_le_bytes()[0].wrapping_mul(index) ^ round)
+                            .collect();
+                        push.write(&bytes).unwrap();
+                        let pull = [Keyed::new(2, &pulls[0]), Keyed::new(3, &pulls[1])];
+                        let handle = worker.push_pull(&[Keyed::new(1, &push)], &pull).unwrap();
+                        handle.wait(PATIENCE).unwrap();
+                        for pull in &pulls {
+                            assert!(pull.to_vec::<u8>().unwrap() == bytes, "{kind:?}");
+                        }
+                    }
+                });
+            }
+        });
+        mesh.end(echoes);
+    }
+}
+
+#[test]
 fn large_tensors_cross_byte_for_byte() {
     for (kind, device) in on_everything() {
         let mesh = Mesh::form_on(config(kind, 1, 1), device);
