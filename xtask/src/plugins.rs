@@ -181,6 +181,12 @@ fn compile(
     let mut command = workspace.cargo("build");
     command.args(["--lib", "--message-format", "json-render-diagnostics"]);
     command.args(profile.cargo_args());
+    // A plugin that is also linked into programs, without its entry, is there a file of the same name:
+    // in one folder, each build would make the other anew, and all that depends on it.
+    let target_dir = workspace.metadata()?.target_dir()?;
+    command
+        .arg("--target-dir")
+        .arg(target_dir.join(PLUGINS_BUILD_DIR));
     for plugin in plugins {
         let name = plugin.package.name();
         command.args(["--package", name]);
@@ -217,6 +223,9 @@ fn replace_if_good<T>(from: &Path, to: &Path, judge: impl FnOnce(&Path) -> Resul
 
 /// What the name of every backend's library starts with, so that the loader finds it by pattern.
 const LIB_NAME_PREFIX: &str = "stepmesh_backend_";
+
+/// Below `target/`: where cargo builds plugins, apart from programs.
+const PLUGINS_BUILD_DIR: &str = "plugins";
 
 /// The feature, where a plugin has it, that adds the note and the entry symbol to the library. A
 /// host that links the backend statically leaves it off.
