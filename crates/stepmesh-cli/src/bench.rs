@@ -17,6 +17,8 @@ mod scale;
 mod spin;
 mod statistics;
 mod summary;
+#[cfg(feature = "rdma")]
+pub(crate) mod verbs;
 mod vtable;
 
 use std::fs;

@@ -60,6 +60,12 @@ pub(crate) enum Part {
     Loader(loader::Step),
     /// Waits for what is due.
     MemEvent { budget_ms: u64 },
+    /// One of two processes with an RDMA adapter.
+    #[cfg(feature = "rdma")]
+    Verbs {
+        shape: Shape,
+        end: super::verbs::VerbsEnd,
+    },
     /// Traces, compiles and executes tensors.
     Lazy {
         subject: lazy::Subject,
@@ -189,6 +195,8 @@ pub(crate) fn perform(task: &str) -> Result<()> {
         Part::Scheduler(shape) => schedule(config, shape),
         Part::Pair { page, shape, end } => pair::perform(config, &page, shape, &end),
         Part::Crowd { shape, end } => scale::perform(config, shape, end),
+        #[cfg(feature = "rdma")]
+        Part::Verbs { shape, end } => super::verbs::perform(config, shape, end),
         Part::Vtable { budget_ms } => {
             tell(&vtable::measure(config, Duration::from_millis(budget_ms))?)
         }
