@@ -4,16 +4,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since the process began, over all fabrics. One call into the provider posts a whole list,
-/// of which the last request is signalled; so posts are completions as well.
+/// Counts since the process began, over all fabrics. One call into the provider posts a whole list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
     /// Chains that were taken.
     pub chains: u64,
-    /// Lists of work requests posted, each with one signalled request: one for each queue pair that
-    /// carries a chain, and one for each write of credit.
+    /// Lists of work requests posted: one for each queue pair that carries a chain, and one for each
+    /// write of credit.
     pub posts: u64,
+    /// The requests of these that report a completion.
+    pub signalled: u64,
     /// Writes of credit, which no message took along.
     pub credits: u64,
 }
@@ -25,6 +26,7 @@ impl Counters {
         Self {
             chains: CHAINS.load(Ordering::Relaxed),
             posts: POSTS.load(Ordering::Relaxed),
+            signalled: SIGNALLED.load(Ordering::Relaxed),
             credits: CREDITS.load(Ordering::Relaxed),
         }
     }
@@ -35,8 +37,9 @@ impl Counters {
     }
 
     #[inline]
-    pub(super) fn post() {
+    pub(super) fn post(signalled: usize) {
         POSTS.fetch_add(1, Ordering::Relaxed);
+        SIGNALLED.fetch_add(signalled as u64, Ordering::Relaxed);
     }
 
     #[inline]
@@ -47,4 +50,5 @@ impl Counters {
 
 static CHAINS: AtomicU64 = AtomicU64::new(0);
 static POSTS: AtomicU64 = AtomicU64::new(0);
+static SIGNALLED: AtomicU64 = AtomicU64::new(0);
 static CREDITS: AtomicU64 = AtomicU64::new(0);

@@ -233,7 +233,7 @@ impl Pair {
         match self.queue_pair.post(&mut self.list) {
             Ok(count) => {
                 self.window.post(count, chain);
-                Counters::post();
+                Counters::post(self.list.signalled());
                 Ok(())
             }
             // The connection is over, so what was taken is not counted any more.

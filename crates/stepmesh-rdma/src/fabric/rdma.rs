@@ -56,6 +56,8 @@ pub struct RdmaFabric {
     /// Whether the control connections are to be looked at now.
     pub(super) look: bool,
     next_look_ns: u64,
+    /// Whether no completion came since the last time that somebody prepared to sleep.
+    was_quiet: bool,
 }
 
 impl RdmaFabric {
@@ -96,6 +98,7 @@ impl RdmaFabric {
             scratch: vec![0; longest + HEADER_LEN_BYTES].into(),
             look: false,
             next_look_ns: 0,
+            was_quiet: true,
             options,
         })
     }
@@ -360,6 +363,7 @@ impl Fabric for RdmaFabric {
             events += self.news.report(POLL_EVENTS_MAX, sink);
         }
         let taken = self.take_completions();
+        self.was_quiet &= taken == 0;
         if taken > 0 || !self.dirty.is_empty() {
             events += self.report_peers(POLL_EVENTS_MAX - events, sink);
         }
@@ -378,8 +382,12 @@ impl Fabric for RdmaFabric {
             self.adapter.broken.get_or_insert_with(|| error.to_string());
             self.look = true;
         }
-        // The next poll looks only at completions unless it is told to.
-        self.look |= is_readable(&self.epoll);
+        // The next poll looks only at completions unless it is told to. What woke a sleeper was a
+        // completion if one has come since; if it was something else as well, that ends the next
+        // sleep at once, and then it is looked at.
+        if std::mem::replace(&mut self.was_quiet, true) {
+            self.look |= is_readable(&self.epoll);
+        }
         !self.look && self.dirty.is_empty() && self.ending.is_empty() && self.news.is_empty()
     }
 
@@ -450,8 +458,9 @@ fn is_readable(epoll: &OwnedFd) -> bool {
 const COMPLETIONS_MAX: usize = 64;
 
 /// How often a busy engine looks at what is no completion. A look costs some system calls, so this is
-/// below a hundredth of its time, and a death is still noticed well within any bound.
-const LOOK_NS: u64 = 1_000_000;
+/// far below a hundredth of its time, and a death is still noticed well within any bound. One that
+/// sleeps is woken for it.
+const LOOK_NS: u64 = 5_000_000;
 
 /// Messages up to this length go inline on most adapters.
 const INLINE_LEN_BYTES: usize = 256 - HEADER_LEN_BYTES;

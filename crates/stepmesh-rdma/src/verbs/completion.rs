@@ -128,8 +128,17 @@ impl CompletionChannel {
     /// # Errors
     /// `ibv_get_cq_event` failed: the device is gone.
     pub fn drain(&self) -> Result<usize, VerbsError> {
+        self.take(EVENTS_PER_DRAIN_MAX)
+    }
+
+    /// As [`drain`](Self::drain), up to a bound. To look for one event more than there are costs a
+    /// system call too, so the best bound is the number of armed queues.
+    ///
+    /// # Errors
+    /// As for [`drain`](Self::drain).
+    pub fn take(&self, events_max: usize) -> Result<usize, VerbsError> {
         let functions = self.context.functions();
-        for taken in 0..EVENTS_PER_DRAIN_MAX {
+        for taken in 0..events_max {
             // SAFETY: the channel is alive and does not block.
             match unsafe { result::take_cq_event(functions, self.raw) } {
                 Ok(true) => {}
@@ -137,7 +146,7 @@ impl CompletionChannel {
                 Err(failure) => return Err(failure.on(self.context.device_name())),
             }
         }
-        Ok(EVENTS_PER_DRAIN_MAX)
+        Ok(events_max)
     }
 
     fn raw_fd(&self) -> RawFd {

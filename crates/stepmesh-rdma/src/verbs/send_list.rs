@@ -19,6 +19,7 @@ pub struct SendList {
     /// The piece of local memory of each request.
     pieces: Vec<ibv_sge>,
     capacity: usize,
+    signalled: usize,
 }
 
 /// A one-sided write: from memory of this side into memory of the peer.
@@ -48,6 +49,7 @@ impl SendList {
             requests: Vec::with_capacity(capacity),
             pieces: Vec::with_capacity(capacity),
             capacity,
+            signalled: 0,
         }
     }
 
@@ -69,8 +71,15 @@ impl SendList {
         self.capacity - self.requests.len()
     }
 
+    /// How many of them report a completion when they were done.
+    #[must_use]
+    pub fn signalled(&self) -> usize {
+        self.signalled
+    }
+
     /// Forgets the writes; those that were posted go on.
     pub fn clear(&mut self) {
+        self.signalled = 0;
         self.requests.clear();
         self.pieces.clear();
     }
@@ -125,6 +134,7 @@ impl SendList {
         if self.requests.len() == self.capacity {
             return false;
         }
+        self.signalled += usize::from(write.signalled);
         self.pieces.push(ibv_sge {
             addr: write.local_address,
             length: write.len_bytes,
