@@ -81,6 +81,16 @@ impl BatchRecord {
         &self.pulls
     }
 
+    /// Makes its lists long enough for a plan of so many pushes and pulls. It is empty.
+    fn reserve(&mut self, pushes: usize, pulls: usize) {
+        self.keys.reserve(pushes);
+        self.tensors.reserve(pushes);
+        self.slots.reserve(pushes);
+        self.pulls.reserve(pulls);
+        self.targets.reserve(pulls);
+        self.answers.reserve(pulls);
+    }
+
     /// Empties it for its next use; the memory of its lists stays.
     pub(super) fn clear(&mut self) {
         self.keys.clear();
@@ -146,6 +156,16 @@ impl Iterator for BatchList {
 pub(super) struct BatchPool(Vec<Box<BatchRecord>>);
 
 impl BatchPool {
+    /// Makes sure that batches of a plan of so many pushes and pulls find records.
+    pub(super) fn stock(&mut self, pushes: usize, pulls: usize) {
+        while self.0.len() < STOCK_LEN {
+            self.0.push(Box::default());
+        }
+        for record in self.0.iter_mut().rev().take(STOCK_LEN) {
+            record.reserve(pushes, pulls);
+        }
+    }
+
     pub(super) fn take(&mut self) -> Box<BatchRecord> {
         self.0.pop().unwrap_or_default()
     }
@@ -157,6 +177,10 @@ impl BatchPool {
         }
     }
 }
+
+/// Records that are there before the first batch: its worker may send the next one before the answer
+/// to it is known to have left.
+const STOCK_LEN: usize = 2;
 
 /// Records that are kept: a burst of batches does not hold memory for ever.
 const POOL_LEN_MAX: usize = 1024;

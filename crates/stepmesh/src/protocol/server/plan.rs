@@ -89,6 +89,7 @@ impl ServerMachine {
                 shape,
             });
         }
+        self.pool.stock(plan.push.len(), plan.pull.len());
         worker.plans.insert(define.plan, plan);
         Ok(Ok(grants))
     }
