@@ -113,6 +113,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stepmesh-backend-cpu",
             "stepmesh-plugin",
             "stepmesh-rdma",
+            "stepmesh-transport",
         ],
     ),
     // Compares the backend with bare calls of the driver.

@@ -77,6 +77,7 @@ crates/stepmesh-cli/src/bench/allocations.rs    an allocator that counts
 crates/stepmesh-cli/src/bench/floor/page.rs     memory that two processes share
 crates/stepmesh-cli/src/bench/lazy/hand.rs      calls `gemm` as one would by hand
 crates/stepmesh-cli/src/bench/loader.rs         dlopen without the loader, to compare with it
+crates/stepmesh-cli/src/bench/verbs/hit.rs      describes memory for a look-up
 crates/stepmesh-cli/src/bench/vtable.rs         calls a slot of the C table
 crates/stepmesh-core/src/secure.rs              asks libc whether the process is set-user-id
 crates/stepmesh-core/src/loader.rs              dlopen and tables of foreign code
