@@ -274,11 +274,7 @@ fn qemu(
         .arg(&image.kernel)
         .arg("-initrd")
         .arg(&image.initramfs);
-    // A panic restarts the machine at once, and `-no-reboot` makes that its end.
-    qemu.args([
-        "-append",
-        "console=ttyS0 quiet panic=-1 oops=panic mitigations=off",
-    ]);
+    qemu.args(["-append", KERNEL_ARGS]);
     qemu.args([
         "-chardev",
         &format!("file,id=console,path={}", escaped(&run_dir.join("console"))),
@@ -357,6 +353,11 @@ const QEMU: &str = "qemu-system-x86_64";
 pub(super) const TOOLS: [&str; 4] = [QEMU, "setpriv", "ip", "rdma"];
 
 const GUEST_SCRIPT: &str = include_str!("guest.sh");
+
+/// A panic restarts the machine at once, and `-no-reboot` makes that its end. The time-stamp counter
+/// is that of the host for all processors, which the kernel does not believe unless it is told: it
+/// would read the time from QEMU's HPET, some microseconds and the lock of all devices each time.
+const KERNEL_ARGS: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable";
 
 /// Folders that the guest has for itself and in which a checkout may lie.
 const GUEST_DIRS: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
