@@ -159,8 +159,10 @@ fn what_the_device_lacks_is_named_with_its_place() {
     let device = device();
     let refused = compute(&device).compile(&graph(DType::F64), &CompileOptions::default());
     let error = refused.unwrap_err();
+    // With the backend's own words behind, which may say what is missing.
     let wanted = "example-c:0 has no parameter for f64 (at model.rs:12); cast to another type, or \
-                  compute it elsewhere";
+                  compute it elsewhere (example-c: has no op 1 for type 4, which node 0 needs \
+                  model.rs:12)";
     assert_eq!(error.to_string(), wanted);
     let Error::UnsupportedOp { op, dtype, .. } = error else {
         panic!("{error}");
