@@ -108,7 +108,8 @@ fn sum(dtype: DType, terms: &[Element], divisor: usize) -> Element {
 /// A sum, and how far one that is made in the type for sums may be from it.
 #[expect(clippy::cast_precision_loss, reason = "counts of terms")]
 fn float_sum(dtype: DType, terms: &[Element]) -> (f64, f64) {
-    let value: f64 = terms.iter().map(|term| term.value).sum();
+    // From 0 on: the sum of nothing is no -0, which `Iterator::sum` would make of it.
+    let value = terms.iter().fold(0.0, |sum, term| sum + term.value);
     let size: f64 = terms.iter().map(|term| term.value.abs() + term.error).sum();
     let error: f64 = terms.iter().map(|term| term.error).sum();
     if !value.is_finite() && terms.iter().all(|term| term.error == 0.0) {
