@@ -41,12 +41,19 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         release: false,
     };
     plugins::build(workspace, &plugin_options)?;
-    let target_dir = workspace.metadata()?.target_dir()?;
-    let mut command = workspace.cargo("test");
-    command.args(["--package", "stepmesh-torch", "--features", "lazy"]);
-    command.args(&options.filter).arg("--").args(&options.args);
-    command.env(PLUGIN_DIR_VARIABLE, plugins_dir(&target_dir, Profile::Dev));
-    workspace::run(command.env(LIBTORCH_VARIABLE, libtorch))
+    let plugin_dir = plugins_dir(&workspace.metadata()?.target_dir()?, Profile::Dev);
+    let test = |backend: &str, which: &[&str]| {
+        let mut command = workspace.cargo("test");
+        command.args(["--package", "stepmesh-torch", "--features", "lazy"]);
+        command.args(which).args(&options.filter);
+        command.arg("--").args(&options.args);
+        command.env(PLUGIN_DIR_VARIABLE, &plugin_dir);
+        command.env(BACKEND_VARIABLE, backend);
+        workspace::run(command.env(LIBTORCH_VARIABLE, &libtorch))
+    };
+    test("cpu", &[])?;
+    // PyTorch's lazy core once more, on devices that are none of the host's.
+    test("sim", &["--test", "lazy"])
 }
 
 /// How much `torch-bench` measures.
@@ -129,6 +136,9 @@ pub(crate) fn libtorch(workspace: &Workspace) -> Result<PathBuf> {
     fs::write(&marker, VERSION).with_context(|| format!("cannot write {}", marker.display()))?;
     Ok(root)
 }
+
+/// Which plugin the tests of the lazy core use.
+const BACKEND_VARIABLE: &str = "STEPMESH_BACKEND";
 
 /// Where torch-sys looks for libtorch.
 pub(crate) const LIBTORCH_VARIABLE: &str = "LIBTORCH";

@@ -400,7 +400,7 @@ class Backend : public torch::lazy::BackendImplInterface {
     }
     std::vector<void*> outputs(program.results, nullptr);
     check([&](char* message, size_t cap) {
-      return hooks->computation_execute(program.raw(), inputs.data(),
+      return hooks->computation_execute(program.raw(), device.ordinal(), inputs.data(),
                                         static_cast<uint32_t>(inputs.size()), outputs.data(),
                                         static_cast<uint32_t>(outputs.size()), message, cap);
     });
@@ -530,6 +530,15 @@ void take_views_with_several_results() {
   library->impl("unbind_copy.int", torch::CppFunction(&unbind_copy));
 }
 
+// Takes the failure that the core kept for a device.
+void forget_failure(const BackendDevice& device) noexcept {
+  try {
+    torch::lazy::LazyGraphExecutor::Get()->WaitDeviceOps({device});
+  } catch (...) {
+    // That failure.
+  }
+}
+
 BackendDevice lazy_device(int64_t ordinal) {
   return torch::lazy::atenDeviceToBackendDevice(
       c10::Device(at::kLazy, static_cast<c10::DeviceIndex>(ordinal)));
@@ -581,7 +590,13 @@ int stepmesh_lazy_mark_step(int64_t ordinal, int32_t wait, char* message, size_t
   return stepmesh::guarded(message, cap, [&] {
     const auto device = stepmesh::lazy_device(ordinal);
     auto* executor = torch::lazy::LazyGraphExecutor::Get();
-    executor->SyncLiveTensorsGraph(&device, {}, wait != 0);
+    try {
+      executor->SyncLiveTensorsGraph(&device, {}, wait != 0);
+    } catch (...) {
+      // The core keeps what went wrong for the next who uses the device; it is told here.
+      stepmesh::forget_failure(device);
+      throw;
+    }
     executor->MarkStep(device);
   });
 }

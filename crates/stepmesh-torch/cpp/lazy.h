@@ -47,8 +47,9 @@ struct StepmeshLazyHooks {
   // The text of a computation; `len` says how long it is, also when it does not fit.
   int (*computation_text)(const void* computation, char* text, uint64_t text_cap, uint64_t* len,
                           char* message, size_t cap);
-  // Executes asynchronously; each result is a new value.
-  int (*computation_execute)(const void* computation, const void* const* arguments,
+  // Executes asynchronously on a device, which need not be the one that the graph was made for: the
+  // core finds computations again without looking at devices. Each result is a new value.
+  int (*computation_execute)(const void* computation, int64_t device, const void* const* arguments,
                              uint32_t n_arguments, void** results, uint32_t n_results,
                              char* message, size_t cap);
   void (*computation_release)(void* computation);

@@ -40,7 +40,7 @@ pub fn torch_device(device: &stepmesh_core::Device) -> Result<TorchDevice, Error
 /// Call it before torch is first asked for CUDA; [`torch_device`] does.
 ///
 /// # Errors
-/// [`Error::Torch`] with the loader's words when there is none, as in a build for the CPU.
+/// [`Error::NoCuda`] when there is none, as in a build for the CPU.
 pub fn register_cuda() -> Result<(), Error> {
     let loaded = LOADED.get_or_init(|| {
         let mut reasons = Vec::new();
@@ -57,10 +57,8 @@ pub fn register_cuda() -> Result<(), Error> {
         }
         Err(reasons.join("; "))
     });
-    loaded.clone().map_err(|message| Error::Torch {
-        operation: "loading torch's CUDA half",
-        message,
-    })
+    let loaded = loaded.clone();
+    loaded.map_err(|reason| Error::NoCuda { reason })
 }
 
 /// `c10::DeviceType` and index.

@@ -73,6 +73,15 @@ pub enum Error {
         /// The device.
         device: Device,
     },
+    /// This libtorch has no CUDA devices.
+    #[error(
+        "torch's CUDA half cannot be loaded ({reason}); put the `lib` folder of a PyTorch for CUDA, of \
+         the version that this was built with, on LD_LIBRARY_PATH, or use backend `cpu`"
+    )]
+    NoCuda {
+        /// What the loader said of each library that was tried.
+        reason: String,
+    },
     /// libtorch threw.
     #[error("{operation}: {message}")]
     Torch {

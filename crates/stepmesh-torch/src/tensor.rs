@@ -57,11 +57,14 @@ pub fn from_torch(device: &Device, tensor: &tch::Tensor) -> Result<Tensor, Error
 /// last view of it goes, on whichever thread.
 ///
 /// # Errors
-/// [`Error::NoTorchDevice`]; [`Error::Torch`] when libtorch does not take the memory, such as a
-/// CUDA device's without a CUDA build of it.
+/// [`Error::NoTorchDevice`]; [`Error::NoCuda`] for a CUDA device's memory when libtorch has no CUDA
+/// devices; [`Error::Torch`] when it does not take the memory.
 pub fn to_torch(tensor: &Tensor) -> Result<tch::Tensor, Error> {
     let operation = "sharing a tensor of the mesh with torch";
     let target = device::torch_device(tensor.buffer().device())?;
+    if target.is_cuda() {
+        device::register_cuda()?;
+    }
     let (dtype, shape) = (tensor.dtype(), tensor.shape());
     let scalar_type = dtype::scalar_type_of(dtype);
     let raw = device::raw(target);

@@ -81,7 +81,7 @@ impl TorchBackend {
     ///
     /// # Errors
     /// [`crate::Error::UnservedDevice`] for another device than the CPU and CUDA's (ROCm's have that
-    /// name too); [`crate::Error::Torch`] when torch's CUDA half cannot be loaded.
+    /// name too); [`crate::Error::NoCuda`] when torch's CUDA half cannot be loaded.
     pub fn new(devices: &[Device]) -> Result<Self, crate::Error> {
         let state = |(ordinal, torch): (u32, &Device)| {
             let device_type = match torch {

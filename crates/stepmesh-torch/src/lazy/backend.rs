@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use stepmesh_core::compute::{Argument, CompileOptions, Compute};
+use stepmesh_core::compute::{Argument, CompileOptions, Compute, Executable};
 use stepmesh_core::{Buffer, Device, Stream};
 use stepmesh_graph::{DType, Shape, TensorType};
 
@@ -98,25 +98,40 @@ impl LazyBackend {
         read.map_err(|error| error.to_string())
     }
 
+    /// Compiles a program for the device that it was traced for.
     pub(super) fn compile(&self, program: &Program) -> Result<(), String> {
-        if program.executable.get().is_some() {
-            return Ok(());
-        }
-        let compute = &self.device(program.device)?.compute;
-        let compiled = compute.compile(&program.graph, &CompileOptions::default());
-        let compiled = compiled.map_err(|error| error.to_string())?;
-        // If another thread was faster, its executable is as good.
-        drop(program.executable.set(compiled));
-        Ok(())
+        self.executable(program, program.device).map(drop)
+    }
+
+    fn executable(&self, program: &Program, device: usize) -> Result<Arc<Executable>, String> {
+        program.executable(device, || {
+            let LazyDevice {
+                device, compute, ..
+            } = self.device(device)?;
+            let is_supported = |op, dtype| compute.supports(op, dtype).unwrap_or(true);
+            if let Some((id, dtype)) = program.graph.first_unsupported(is_supported) {
+                return Err(format!(
+                    "{}:{} has no {} of {dtype}; use another backend, or run it eagerly with \
+                     LTC_FORCE_FALLBACK",
+                    device.backend().name(),
+                    device.ordinal(),
+                    program.graph.node(id).kind(),
+                ));
+            }
+            let compiled = compute.compile(&program.graph, &CompileOptions::default());
+            compiled.map_err(|error| error.to_string())
+        })
     }
 
     /// Submits an execution; the results are there once the stream got to them.
-    pub(super) fn execute(&self, program: &Program, args: &[&Data]) -> Result<Vec<Data>, String> {
-        self.compile(program)?;
-        let Some(executable) = program.executable.get() else {
-            return Err("the computation is not compiled".into());
-        };
-        let random = self.random_arguments(program)?;
+    pub(super) fn execute(
+        &self,
+        program: &Program,
+        device: usize,
+        args: &[&Data],
+    ) -> Result<Vec<Data>, String> {
+        let executable = self.executable(program, device)?;
+        let random = self.random_arguments(program, device)?;
         let args: Vec<Argument<'_>> = args
             .iter()
             .map(|data| &data.buffer)
@@ -126,14 +141,14 @@ impl LazyBackend {
         let results: Result<Vec<Data>, String> = program
             .graph
             .result_types()
-            .map(|ty| self.empty(program.device, ty))
+            .map(|ty| self.empty(device, ty))
             .collect();
         let results = results?;
         let outs: Vec<Argument<'_>> = results
             .iter()
             .map(|data| Argument::from(&data.buffer))
             .collect();
-        let stream = &self.device(program.device)?.stream;
+        let stream = &self.device(device)?.stream;
         let submitted = executable.execute(&args, &outs, stream);
         submitted.map_err(|error| error.to_string())?;
         Ok(results)
@@ -153,7 +168,11 @@ impl LazyBackend {
     }
 
     /// Seed and offset for one execution, which no other one has.
-    fn random_arguments(&self, program: &Program) -> Result<Vec<Arc<Buffer>>, String> {
+    fn random_arguments(
+        &self,
+        program: &Program,
+        device: usize,
+    ) -> Result<Vec<Arc<Buffer>>, String> {
         if !program.is_random {
             return Ok(Vec::new());
         }
@@ -164,7 +183,7 @@ impl LazyBackend {
             (random.seed, offset)
         };
         let ty = TensorType::new(DType::I64, Shape::SCALAR).map_err(|error| error.to_string())?;
-        let upload = |number: u64| self.upload(program.device, ty, &number.to_le_bytes());
+        let upload = |number: u64| self.upload(device, ty, &number.to_le_bytes());
         Ok(vec![upload(seed)?.buffer, upload(offset)?.buffer])
     }
 

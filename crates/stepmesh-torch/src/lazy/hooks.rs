@@ -5,6 +5,7 @@
     reason = "functions that C++ calls, with pointers that it holds for us"
 )]
 
+use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{self, AssertUnwindSafe};
 use std::slice;
@@ -73,6 +74,7 @@ pub(crate) struct Hooks {
         unsafe extern "C" fn(*const c_void, *mut c_char, u64, *mut u64, Message, usize) -> c_int,
     computation_execute: unsafe extern "C" fn(
         *const c_void,
+        i64,
         *const *const c_void,
         u32,
         *mut *mut c_void,
@@ -115,7 +117,7 @@ fn answer(message: Message, cap: usize, work: impl FnOnce() -> Result<(), String
     let fault = match panic::catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return 0,
         Ok(Err(fault)) => fault,
-        Err(_) => "a panic in the lazy backend".to_owned(),
+        Err(panic) => format!("a panic in the lazy backend: {}", panic_text(&*panic)),
     };
     if let Some(room) = cap.checked_sub(1) {
         // Cut at a character, and at a NUL that C would take for the end.
@@ -136,6 +138,13 @@ fn answer(message: Message, cap: usize, work: impl FnOnce() -> Result<(), String
         unsafe { end.write(0) };
     }
     1
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
 }
 
 fn backend() -> Result<&'static LazyBackend, String> {
@@ -168,14 +177,12 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, String> {
 ///
 /// # Safety
 /// - `first` is the first of `count` items, which live for the call, or `count` is 0.
-unsafe fn list<'a, T>(first: *const T, count: u32) -> &'a [T] {
-    match usize::try_from(count) {
-        Ok(count) if count > 0 => {
-            // SAFETY: the caller's promise.
-            unsafe { slice::from_raw_parts(first, count) }
-        }
-        _ => &[],
+unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    if count == 0 {
+        return &[];
     }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(first, count) }
 }
 
 /// A graph in the making.
@@ -209,12 +216,9 @@ unsafe extern "C" fn data_from_host(
         // SAFETY: C++ passes a live struct.
         let ty = type_of(unsafe { &*ty })?.ok_or("a value of no type")?;
         let device = usize::try_from(device).map_err(|_| format!("no lazy device {device}"))?;
-        let len = u32::try_from(len);
-        let bytes = match len {
-            // SAFETY: C++ passes the tensor's bytes.
-            Ok(len) => unsafe { list(bytes.cast::<u8>(), len) },
-            Err(_) => return Err("a value of 4 GiB or more".into()),
-        };
+        let len = usize::try_from(len).map_err(|_| "a value that is too large")?;
+        // SAFETY: C++ passes the tensor's bytes.
+        let bytes = unsafe { list(bytes.cast::<u8>(), len) };
         let made = backend()?.upload(device, ty, bytes)?;
         // SAFETY: the out parameter of C++.
         unsafe { give(data, Box::into_raw(Box::new(made)).cast()) };
@@ -374,7 +378,7 @@ unsafe extern "C" fn graph_list(
 ) -> c_int {
     answer(message, cap, || {
         // SAFETY: a list of C++.
-        let values = unsafe { list(values, n) };
+        let values = unsafe { list(values, n as usize) };
         // SAFETY: C++ passes a graph that it builds.
         let number = unsafe { lowering(graph) }.list(values)?;
         // SAFETY: the out parameter of C++.
@@ -398,9 +402,9 @@ unsafe extern "C" fn graph_call(
         // SAFETY: a text of C++.
         let name = unsafe { text(name) }?;
         // SAFETY: a list of C++.
-        let inputs = unsafe { list(inputs, n_inputs) };
+        let inputs = unsafe { list(inputs, n_inputs as usize) };
         // SAFETY: a list of C++.
-        let outputs = unsafe { list(outputs, n_outputs) };
+        let outputs = unsafe { list(outputs, n_outputs as usize) };
         let outputs = outputs.iter().map(type_of).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: C++ passes a graph that it builds.
         let number = unsafe { lowering(graph) }.call(name, inputs, &outputs)?;
@@ -493,6 +497,7 @@ unsafe extern "C" fn computation_text(
 
 unsafe extern "C" fn computation_execute(
     computation: *const c_void,
+    device: i64,
     arguments: *const *const c_void,
     n_arguments: u32,
     results: *mut *mut c_void,
@@ -504,7 +509,7 @@ unsafe extern "C" fn computation_execute(
         // SAFETY: C++ holds the computation.
         let program = unsafe { program(computation) };
         // SAFETY: a list of C++.
-        let arguments = unsafe { list(arguments, n_arguments) };
+        let arguments = unsafe { list(arguments, n_arguments as usize) };
         let arguments: Vec<&Data> = arguments
             .iter()
             .map(|data| {
@@ -512,7 +517,8 @@ unsafe extern "C" fn computation_execute(
                 unsafe { &*data.cast::<Data>() }
             })
             .collect();
-        let made = backend()?.execute(program, &arguments)?;
+        let device = usize::try_from(device).map_err(|_| format!("no lazy device {device}"))?;
+        let made = backend()?.execute(program, device, &arguments)?;
         if usize::try_from(n_results) != Ok(made.len()) {
             return Err(format!("{} results for {n_results} places", made.len()));
         }
@@ -576,3 +582,6 @@ static HOOKS: Hooks = Hooks {
     prepare_to_exit,
     can_translate,
 };
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,8 @@ pub fn to_lazy(tensor: &Tensor, ordinal: u32) -> Result<Tensor, Error> {
 
 /// Ends a step of a device: every live tensor of it is computed, by one graph that is compiled if it
 /// is new. With `waits` it is done when this returns; otherwise failures come with the next use.
+/// After a failure, drop the tensors of the step that failed: they have no value, and the next step
+/// would be asked for them again. One thread at a time uses a device.
 ///
 /// # Errors
 /// [`Error::Lazy`] when there is no such device; [`Error::Torch`], also for what went wrong earlier

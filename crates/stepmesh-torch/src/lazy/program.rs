@@ -1,7 +1,8 @@
-//! A computation of the lazy core: our graph, and what a device made of it.
+//! A computation of the lazy core: our graph, and what devices made of it.
 #![forbid(unsafe_code)]
 
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stepmesh_core::compute::Executable;
 use stepmesh_graph::Graph;
@@ -9,13 +10,15 @@ use stepmesh_graph::Graph;
 /// A graph that was taken from PyTorch.
 #[derive(Debug)]
 pub(super) struct Program {
+    /// What it was traced for, and is compiled for at first.
     pub(super) device: usize,
     pub(super) graph: Graph,
     /// Its last two parameters are seed and offset of random numbers.
     pub(super) is_random: bool,
     /// How many random elements an execution draws.
     pub(super) drawn: u64,
-    pub(super) executable: OnceLock<Executable>,
+    /// By device: the core has one computation for equal graphs, whichever device they are for.
+    executables: Mutex<BTreeMap<usize, Arc<Executable>>>,
 }
 
 impl Program {
@@ -25,8 +28,28 @@ impl Program {
             graph,
             is_random,
             drawn,
-            executable: OnceLock::new(),
+            executables: Mutex::new(BTreeMap::new()),
         }
+    }
+
+    /// What a device made of it, made by `compile` if it is asked for first.
+    pub(super) fn executable(
+        &self,
+        device: usize,
+        compile: impl FnOnce() -> Result<Executable, String>,
+    ) -> Result<Arc<Executable>, String> {
+        let lock = || {
+            self.executables
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let known = lock().get(&device).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        // Without the lock, for it takes a while. If another thread is faster, its own is as good.
+        let made = Arc::new(compile()?);
+        Ok(Arc::clone(lock().entry(device).or_insert(made)))
     }
 
     /// The graph as text, as it will be compiled.

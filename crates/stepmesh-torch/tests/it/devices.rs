@@ -41,4 +41,5 @@ fn torch_without_a_cuda_half_says_what_was_looked_for() {
         error.contains("libtorch_cuda.so") && error.contains("libtorch_hip.so"),
         "{error}"
     );
+    assert!(error.contains("LD_LIBRARY_PATH"), "{error}");
 }

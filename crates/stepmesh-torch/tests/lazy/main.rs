@@ -14,6 +14,7 @@ mod table;
 mod training;
 mod transformer;
 
+use std::env;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use stepmesh_core::Backend;
@@ -45,7 +46,7 @@ impl Turn {
         static TURNS: Mutex<()> = Mutex::new(());
         let turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         REGISTERED.call_once(|| {
-            lazy::register(&cpu().devices()).unwrap();
+            lazy::register(&plugin().devices()).unwrap();
         });
         if mode != Mode::Eager {
             lazy::use_reference(mode == Mode::Reference).unwrap();
@@ -70,20 +71,24 @@ impl Turn {
     }
 }
 
-fn cpu() -> Backend {
-    let config = Config {
-        backend: "cpu".into(),
+/// The plugin that STEPMESH_BACKEND names, or cpu.
+fn plugin() -> Backend {
+    let plugins = env::var_os("STEPMESH_PLUGIN_DIR");
+    let plugins = plugins.expect("STEPMESH_PLUGIN_DIR is not set: run `cargo xtask torch-test`");
+    let mut config = Config {
+        backend: env::var("STEPMESH_BACKEND").unwrap_or_else(|_| "cpu".into()),
         ..Config::default()
     };
+    config.plugins.path = vec![plugins.into()];
     Backend::open(&config).unwrap()
 }
 
-/// stepmesh-lazy alone, without PyTorch's core: on the cpu plugin, and served by torch.
+/// stepmesh-lazy alone, without PyTorch's core: on the plugin, and served by torch.
 fn alone() -> [(&'static str, LazyDevice); 2] {
     let torch = TorchBackend::new(&[Device::Cpu]).unwrap();
     let name = torch.get_backend_devices()[0];
     let torch = LazyDevice::new(std::sync::Arc::new(torch), name, Options::default());
-    let plugin = LazyDevice::open(&cpu().device(0).unwrap(), Options::default());
+    let plugin = LazyDevice::open(&plugin().device(0).unwrap(), Options::default());
     [("alone", plugin.unwrap()), ("by torch", torch.unwrap())]
 }
 
