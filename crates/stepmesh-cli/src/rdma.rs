@@ -68,6 +68,13 @@ struct Bench {
 
 /// Runs the subcommand.
 pub(crate) fn run(global: &Global, args: &Args) -> Result<Exit> {
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(
+            clippy::infallible_destructuring_match,
+            reason = "there is one more with the feature"
+        )
+    )]
     let options = match &args.command {
         Command::Explain(options) => options,
         #[cfg(feature = "rdma")]
