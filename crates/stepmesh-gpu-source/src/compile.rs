@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use stepmesh_fusion::{
-    Cluster, Clusters, Items, Kind, Limits, Placement, Source, View, cut, dense_dims, item_text,
-    lower, place,
+    Cluster, Items, Kind, Limits, Placement, Source, View, cut, dense_dims, item_text, lower, place,
 };
 use stepmesh_graph::Graph;
 
@@ -27,7 +26,6 @@ pub(crate) fn compile(graph: &Graph) -> Result<Program, Error> {
     let mut compiler = Compiler {
         graph,
         items: &items,
-        clusters: &clusters,
         places,
         source: source_head(&items),
         text: format!(
@@ -36,6 +34,7 @@ pub(crate) fn compile(graph: &Graph) -> Result<Program, Error> {
             graph.nodes().len()
         ),
         made: Vec::new(),
+        computed: 0,
     };
     for (position, cluster) in clusters.list.iter().enumerate() {
         compiler.cluster(position, cluster);
@@ -67,11 +66,12 @@ pub(crate) fn compile(graph: &Graph) -> Result<Program, Error> {
 struct Compiler<'a> {
     graph: &'a Graph,
     items: &'a Items,
-    clusters: &'a Clusters,
     places: Placement,
     source: String,
     text: String,
     made: Vec<Made>,
+    /// Clusters so far that compute something.
+    computed: usize,
 }
 
 impl Compiler<'_> {
@@ -79,10 +79,13 @@ impl Compiler<'_> {
         let Some(first) = cluster.members.first().map(|member| member.item) else {
             return;
         };
-        let before = self.made.len();
-        let (items, name) = (self.items, self.name(position, cluster));
+        let items = self.items;
+        if matches!(items.list[first].kind, Kind::Param(_) | Kind::Data(_)) {
+            return;
+        }
+        let (before, name) = (self.made.len(), self.name(cluster));
+        self.computed += 1;
         match items.list[first].kind {
-            Kind::Param(_) | Kind::Data(_) => return,
             Kind::Gather { dim } => {
                 let launched = gather(items, &self.places, name, first, dim, &mut self.source);
                 self.made.extend(launched.map(Made::Launched));
@@ -160,9 +163,9 @@ impl Compiler<'_> {
         }
     }
 
-    /// The position, which no other kernel has, and what profilers are to show: the nodes.
-    fn name(&self, position: usize, cluster: &Cluster) -> String {
-        let mut name = format!("k{}", self.number(position));
+    /// A number that no other kernel has, and what profilers are to show: the nodes.
+    fn name(&self, cluster: &Cluster) -> String {
+        let mut name = format!("k{}", self.computed);
         let mut nodes: Vec<usize> = Vec::new();
         for member in &cluster.members {
             let node = self.items.list[member.item].node;
@@ -173,21 +176,6 @@ impl Compiler<'_> {
             }
         }
         name
-    }
-
-    /// How many clusters before this one compute something.
-    fn number(&self, position: usize) -> usize {
-        let computes = |cluster: &&Cluster| {
-            let first = cluster.members.first();
-            first.is_some_and(|member| {
-                let kind = &self.items.list[member.item].kind;
-                !matches!(kind, Kind::Param(_) | Kind::Data(_))
-            })
-        };
-        self.clusters.list[..position]
-            .iter()
-            .filter(computes)
-            .count()
     }
 
     fn describe(&mut self, before: usize, cluster: &Cluster) {
