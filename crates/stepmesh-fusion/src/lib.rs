@@ -39,7 +39,7 @@ pub use buffers::{Buffers, Part};
 pub use cluster::{Cluster, Clusters, Level, Limits, Member, cut, views};
 pub use item::{Item, Items, Kind, Source, Space, View, Walk, dense_dims, element_count, merge};
 pub use lower::lower;
-pub use ops::{Binary, Fold, Order, Scalar, Unary};
+pub use ops::{Binary, Class, Fold, Order, Scalar, Unary};
 pub use placement::{Copy, Placement, TooLarge, place};
 pub use text::{item_name, item_text};
 

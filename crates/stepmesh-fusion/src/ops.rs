@@ -65,6 +65,41 @@ pub enum Fold {
     ArgMax,
 }
 
+/// What elements of a type are computed as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// f32, and what is narrower: it is widened when it is read.
+    F32,
+    /// f64.
+    F64,
+    /// i32.
+    I32,
+    /// i64.
+    I64,
+    /// Bytes and booleans.
+    U8,
+}
+
+impl Class {
+    /// The class in which elements of a type are computed.
+    #[must_use]
+    pub fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => Self::F32,
+            DType::F64 => Self::F64,
+            DType::I32 => Self::I32,
+            DType::I64 => Self::I64,
+            DType::U8 | DType::Bool => Self::U8,
+        }
+    }
+
+    /// Whether it is of floating point.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+}
+
 /// A number of any type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {

@@ -1,48 +1,27 @@
 //! How types are written: what lies in memory, what is computed with, and numbers.
 
-use stepmesh_fusion::Scalar;
+use stepmesh_fusion::{Class, Scalar};
 use stepmesh_graph::DType;
 
-/// What an element is computed as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    F32,
-    F64,
-    I32,
-    I64,
-    /// Bytes and booleans.
-    U8,
+/// The type in C++ of what is computed.
+pub(crate) fn computed(class: Class) -> &'static str {
+    match class {
+        Class::F32 => "float",
+        Class::F64 => "double",
+        Class::I32 => "i32",
+        Class::I64 => "i64",
+        Class::U8 => "u8",
+    }
 }
 
-impl Class {
-    pub(crate) fn of(dtype: DType) -> Self {
-        match dtype {
-            DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => Self::F32,
-            DType::F64 => Self::F64,
-            DType::I32 => Self::I32,
-            DType::I64 => Self::I64,
-            DType::U8 | DType::Bool => Self::U8,
-        }
-    }
-
-    /// Its type in C++.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "float",
-            Self::F64 => "double",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::U8 => "u8",
-        }
-    }
-
-    /// In the names of casts: `to_f32`.
-    pub(crate) fn short(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            other => other.name(),
-        }
+/// The cast to it, in the source.
+pub(crate) fn cast(class: Class) -> &'static str {
+    match class {
+        Class::F32 => "to_f32",
+        Class::F64 => "to_f64",
+        Class::I32 => "to_i32",
+        Class::I64 => "to_i64",
+        Class::U8 => "to_u8",
     }
 }
 
@@ -51,7 +30,7 @@ pub(crate) fn stored(dtype: DType) -> &'static str {
     match dtype {
         DType::F16 | DType::BF16 => "u16",
         DType::F8E4M3 | DType::F8E5M2 => "u8",
-        other => Class::of(other).name(),
+        other => computed(Class::of(other)),
     }
 }
 
@@ -117,9 +96,9 @@ pub(crate) fn literal(class: Class, value: Scalar) -> String {
 mod tests {
     //! Numbers that are awkward to write.
 
-    use stepmesh_fusion::Scalar;
+    use stepmesh_fusion::{Class, Scalar};
 
-    use super::{Class, literal};
+    use super::literal;
 
     #[test]
     fn numbers_are_written_as_what_they_are() {

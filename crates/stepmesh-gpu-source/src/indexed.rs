@@ -2,10 +2,10 @@
 //! that are added where indices say. Indices are data: one out of range is taken to the nearest bound,
 //! or left out, and never followed.
 
-use stepmesh_fusion::{Items, Placement, Source, View, Walk, dense_dims, element_count};
+use stepmesh_fusion::{Class, Items, Placement, Source, View, Walk, dense_dims, element_count};
 use stepmesh_graph::DType;
 
-use crate::element::{Class, literal, narrowed, widened};
+use crate::element::{computed, literal, narrowed, widened};
 use crate::index::{Width, of_view, of_walks, reach};
 use crate::source::{Kernel, Launched, THREADS, blocks_of};
 
@@ -76,7 +76,7 @@ pub(crate) fn copy_from(
         width = width.max(Width::of(reach(view)));
     }
     let mut kernel = Kernel::new(name);
-    open_elements(&mut kernel, width, count);
+    kernel.open_elements(width, "i", count);
     let value = match from {
         Source::Splat(dtype, value) => narrowed(to.dtype, &literal(Class::of(*dtype), *value)),
         Source::View(view) => {
@@ -142,7 +142,7 @@ pub(crate) fn gather(
     let from = kernel.read(items, data.item, places.buffer(data.item));
     let by = kernel.read(items, indices.item, places.buffer(indices.item));
     let to = kernel.written(places.buffer(item), own.dtype);
-    open_elements(&mut kernel, width, count);
+    kernel.open_elements(width, "i", count);
     let (inner, name) = (n(slices.inner), width.name());
     kernel.body.line(format!(
         "const {name} column = i % {inner}, place = i / {inner} % {named}, outer = i / {inner} / {named};",
@@ -192,12 +192,12 @@ pub(crate) fn index_add(
         .max(Width::of(reach(updates)));
     let n = |number| width.literal(number);
     let inner = n(slices.inner);
-    let (number, class) = (width.name(), Class::of(own.dtype).name());
+    let (number, class) = (width.name(), computed(Class::of(own.dtype)));
     let mut kernel = Kernel::new(name);
     let by = kernel.read(items, indices.item, places.buffer(indices.item));
     let from = kernel.read(items, updates.item, places.buffer(updates.item));
     let to = kernel.written(places.buffer(item), own.dtype);
-    open_elements(&mut kernel, width, threads);
+    kernel.open_elements(width, "i", threads);
     kernel.body.line(format!(
         "const {number} column = i % {inner}, outer = i / {inner};"
     ));
@@ -236,15 +236,6 @@ pub(crate) fn index_add(
     kernel.body.close();
     kernel.body.close();
     Some(kernel.finish(blocks_of(threads), THREADS, source))
-}
-
-/// A loop of all threads of the grid over `i`.
-pub(crate) fn open_elements(kernel: &mut Kernel, width: Width, count: usize) {
-    let (name, count) = (width.name(), width.literal(count));
-    kernel.body.open("STEPMESH_EACH(t)");
-    kernel.body.open(format!(
-        "for ({name} i = ({name})blockIdx.x * blockDim.x + t; i < {count}; i += ({name})gridDim.x * blockDim.x)"
-    ));
 }
 
 /// The first summand of an index, if there is one.

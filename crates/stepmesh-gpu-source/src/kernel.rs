@@ -10,10 +10,10 @@ mod value;
 
 use std::collections::HashMap;
 
-use stepmesh_fusion::{Cluster, Fold, Items, Kind, Level, Placement, Space, View};
+use stepmesh_fusion::{Class, Cluster, Fold, Items, Kind, Level, Placement, Space, View};
 
 use self::form::{Form, Parts, Plan, Reduction};
-use crate::element::{Class, narrowed};
+use crate::element::{computed, narrowed};
 use crate::source::{Kernel, Launched};
 
 /// Writes the kernels of a cluster: one, or two where reductions are cut into parts. What the first of
@@ -101,14 +101,8 @@ impl<'a> Emitter<'a> {
         self.close(2);
     }
 
-    /// A loop of all threads of the grid.
     fn open_elements(&mut self, number: &str, count: usize) {
-        let (name, count) = (self.plan.width.name(), self.number(count));
-        self.kernel.body.open("STEPMESH_EACH(t)");
-        self.kernel.body.open(format!(
-            "for ({name} {number} = ({name})blockIdx.x * blockDim.x + t; {number} < {count}; \
-             {number} += ({name})gridDim.x * blockDim.x)"
-        ));
+        self.kernel.open_elements(self.plan.width, number, count);
     }
 
     fn close(&mut self, blocks: usize) {
@@ -139,7 +133,7 @@ impl<'a> Emitter<'a> {
             self.open_row_walk(stage, "t", &inner, &inner);
             self.put_lanes(&folded);
             for reduction in &folded {
-                let (class, item) = (self.class(reduction.item).name(), reduction.item);
+                let (class, item) = (self.class(reduction.item), reduction.item);
                 self.line(format!(
                     "const {class} v{item} = fold_block(lanes{item}).value;"
                 ));
@@ -172,7 +166,7 @@ impl<'a> Emitter<'a> {
             let inner = self.number(space.inner);
             self.open_column_walk(stage, "0", &inner, space);
             for reduction in &folded {
-                let (class, item) = (self.class(reduction.item).name(), reduction.item);
+                let (class, item) = (self.class(reduction.item), reduction.item);
                 self.line(format!("const {class} v{item} = r{item}.value;"));
             }
             self.kept_items(stage);
@@ -296,7 +290,7 @@ impl<'a> Emitter<'a> {
             self.put_lanes(&folded);
         }
         for reduction in &folded {
-            let (class, item) = (self.class(reduction.item).name(), reduction.item);
+            let (class, item) = (self.class(reduction.item), reduction.item);
             let whole = if is_row {
                 format!("fold_block(lanes{item})")
             } else {
@@ -438,7 +432,8 @@ impl<'a> Emitter<'a> {
         format!("{to}[{number}] = {};", narrowed(dtype, value))
     }
 
-    fn class(&self, item: usize) -> Class {
-        Class::of(self.items.list[item].dtype)
+    /// The type in C++ of an item's value.
+    fn class(&self, item: usize) -> &'static str {
+        computed(Class::of(self.items.list[item].dtype))
     }
 }

@@ -1,12 +1,12 @@
 //! Products of matrices: for the vendor's library where it has the type and memory lies as it wants it,
 //! after a copy where not; a kernel for the types that it has not.
 
-use stepmesh_fusion::{Items, Kind, Placement, Scalar, Source, View, Walk, merge};
+use stepmesh_fusion::{Class, Items, Kind, Placement, Scalar, Source, View, Walk, merge};
 use stepmesh_graph::{DType, OpKind};
 
-use crate::element::{Class, narrowed, widened};
+use crate::element::{computed, narrowed, widened};
 use crate::index::{Width, of_view, reach};
-use crate::indexed::{Target, copy, open_elements};
+use crate::indexed::{Target, copy};
 use crate::source::{Kernel, Launched, THREADS, blocks_of};
 
 /// What a product becomes.
@@ -198,8 +198,8 @@ fn by_kernel(
     let mut kernel = Kernel::new(name.to_owned());
     let from = [left, right].map(|view| kernel.read(items, view.item, places.buffer(view.item)));
     let to = kernel.written(places.buffer(item), own.dtype);
-    open_elements(&mut kernel, width, count);
-    let (number, class) = (width.name(), Class::of(own.dtype).name());
+    kernel.open_elements(width, "i", count);
+    let (number, class) = (width.name(), computed(Class::of(own.dtype)));
     let starts = [&row, &column].map(|view| of_view(view, "i", None, width));
     kernel.body.line(format!(
         "const {number} row = {}, column = {};",

@@ -1,10 +1,10 @@
 //! Text of kernels: lines and blocks, and a kernel's parameters as its body asks for them.
 
-use stepmesh_fusion::Items;
-use stepmesh_fusion::Kind;
+use stepmesh_fusion::{Items, Kind};
 use stepmesh_graph::DType;
 
 use crate::element::stored;
+use crate::index::Width;
 
 /// Lines of C++.
 #[derive(Debug, Default)]
@@ -108,6 +108,16 @@ impl Kernel {
         });
         self.params[position].is_written |= is_written;
         format!("p{position}")
+    }
+
+    /// A loop of all threads of the grid over elements: two blocks.
+    pub(crate) fn open_elements(&mut self, width: Width, number: &str, count: usize) {
+        let (name, count) = (width.name(), width.literal(count));
+        self.body.open("STEPMESH_EACH(t)");
+        self.body.open(format!(
+            "for ({name} {number} = ({name})blockIdx.x * blockDim.x + t; {number} < {count}; \
+             {number} += ({name})gridDim.x * blockDim.x)"
+        ));
     }
 
     /// Ends it: the text goes to `source`.

@@ -8,13 +8,13 @@
 #![forbid(unsafe_code)]
 
 use pulp::Arch;
-use stepmesh_fusion::Fold;
+use stepmesh_fusion::{Class, Fold};
 
 use crate::memory::Region;
 use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::tile::{
-    Access, Chain, Class, Frame, Instr, Reduced, Reg, RegisterNeeds, Registers, TILE, accumulate,
+    Access, Chain, Frame, Instr, Reduced, Reg, RegisterNeeds, Registers, TILE, accumulate,
     accumulate_columns, run,
 };
 

@@ -2,12 +2,13 @@
 //! that were fused behind it while it is in the cache. The inner loops are the `gemm` crate's.
 #![forbid(unsafe_code)]
 
+use stepmesh_fusion::Class;
 use stepmesh_graph::DType;
 
 use crate::kernel::{Kernel, Lent};
 use crate::memory::{Element, Matrix, Multiply, Region, multiply};
 use crate::number::{bf16_to_f32, f16_to_f32};
-use crate::tile::{Class, Frame, Kept, Registers, TILE, run};
+use crate::tile::{Frame, Kept, Registers, TILE, run};
 
 /// A batch of products.
 #[derive(Clone, Debug)]

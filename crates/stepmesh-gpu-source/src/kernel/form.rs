@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use stepmesh_fusion::{Cluster, Fold, Items, Kind, Level, Source, Space, views};
+use stepmesh_fusion::{Class, Cluster, Fold, Items, Kind, Level, Source, Space, views};
 
-use crate::element::Class;
+use crate::element::computed;
 use crate::index::{Width, reach};
 use crate::source::{THREADS, blocks, blocks_of};
 
@@ -167,7 +167,7 @@ impl Parts {
 impl Reduction {
     /// Its type in the source.
     pub(super) fn name(&self) -> String {
-        format!("{:?}<{}>", self.fold, self.class.name())
+        format!("{:?}<{}>", self.fold, computed(self.class))
     }
 
     pub(super) fn size_bytes(&self) -> usize {

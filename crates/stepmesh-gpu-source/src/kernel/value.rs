@@ -1,11 +1,11 @@
 //! Values as expressions: what is loaded, computed, and known already.
 
-use stepmesh_fusion::{Binary, Kind, Level, Order, Source, Unary, View};
+use stepmesh_fusion::{Binary, Class, Kind, Level, Order, Source, Unary, View};
 use stepmesh_graph::DType;
 
 use super::form::Form;
 use super::{Emitter, Made};
-use crate::element::{Class, literal, narrow, widened};
+use crate::element::{cast, computed, literal, narrow, widened};
 use crate::index::{Split, of_view};
 
 impl Emitter<'_> {
@@ -25,7 +25,7 @@ impl Emitter<'_> {
         let name = if own.kind == Kind::Move {
             operands.pop().unwrap_or_default()
         } else {
-            let (class, text) = (self.class(item).name(), self.expression(item, &operands));
+            let (class, text) = (self.class(item), self.expression(item, &operands));
             self.line(format!("const {class} v{item} = {text};"));
             format!("v{item}")
         };
@@ -51,7 +51,7 @@ impl Emitter<'_> {
                 }
             }
             _ if own.dtype == DType::Bool => format!("to_bool({all})"),
-            _ => format!("to_{}({all})", Class::of(own.dtype).short()),
+            _ => format!("{}({all})", cast(Class::of(own.dtype))),
         }
     }
 
@@ -98,7 +98,7 @@ impl Emitter<'_> {
             .read(self.items, view.item, self.places.buffer(view.item));
         let name = format!("x{}", self.loads);
         self.loads += 1;
-        let (class, element) = (Class::of(dtype).name(), format!("{from}[{index}]"));
+        let (class, element) = (computed(Class::of(dtype)), format!("{from}[{index}]"));
         self.line(format!(
             "const {class} {name} = {};",
             widened(dtype, &element)

@@ -8,23 +8,16 @@ use std::process::Command;
 use half::{bf16, f16};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use stepmesh_gpu_source::{Launch, Matrix, Place, Product, Program, STAND_IN_HEADER, Step};
-use stepmesh_graph::reference::{Tensor, evaluate};
-use stepmesh_graph::{CompileOptions, DType, Graph};
+use stepmesh_graph::samples::Sample;
+use stepmesh_graph::{CompileOptions, DType};
 
 use crate::joined::joined;
-
-/// A graph, and arguments for it.
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) graph: Graph,
-    pub(crate) args: Vec<Vec<u8>>,
-}
 
 /// Memory as a device would have it: aligned for every element.
 type Memory = Vec<u64>;
 
 /// Compiles all cases and runs each; what went wrong.
-pub(crate) fn judge(cases: &[Case]) -> Vec<String> {
+pub(crate) fn judge(cases: &[Sample]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let programs: Vec<Program> = cases
         .iter()
@@ -82,7 +75,7 @@ fn build(source: &str, path: &Path) -> Library {
     library.expect("a library that was just built")
 }
 
-fn run(library: &Library, number: usize, case: &Case, program: &Program) -> Option<String> {
+fn run(library: &Library, number: usize, case: &Sample, program: &Program) -> Option<String> {
     let mut memory = Addresses {
         args: case.args.iter().map(|bytes| to_memory(bytes)).collect(),
         // Whatever was there before.
@@ -99,12 +92,7 @@ fn run(library: &Library, number: usize, case: &Case, program: &Program) -> Opti
             Step::Product(product) => multiply(product, &mut memory),
         }
     }
-    let types = case.graph.param_types();
-    let args: Vec<Tensor> = types
-        .zip(&case.args)
-        .map(|(ty, bytes)| Tensor::from_bytes(ty, bytes))
-        .collect();
-    let wanted = evaluate(&case.graph, &args).expect("arguments of the right types");
+    let wanted = case.expected().expect("arguments of the right types");
     for (position, (wanted, found)) in wanted.iter().zip(&memory.results).enumerate() {
         let bytes = found.iter().flat_map(|word| word.to_ne_bytes());
         let bytes: Vec<u8> = bytes.take(wanted.ty().len_bytes()).collect();

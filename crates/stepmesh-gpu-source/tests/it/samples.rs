@@ -4,7 +4,7 @@ use stepmesh_gpu_source::Program;
 use stepmesh_graph::samples::samples;
 use stepmesh_graph::{DType, OpKind};
 
-use crate::bench::{Case, judge};
+use crate::bench::judge;
 
 #[test]
 fn every_sample_is_within_its_bounds() {
@@ -17,11 +17,7 @@ fn every_sample_is_within_its_bounds() {
                 !Program::supported(*op, dtype),
                 "{op} {dtype}"
             );
-            cases.extend(samples.into_iter().map(|sample| Case {
-                name: sample.name,
-                graph: sample.graph,
-                args: sample.args,
-            }));
+            cases.extend(samples);
         }
     }
     assert!(cases.len() > 300, "only {} samples", cases.len());

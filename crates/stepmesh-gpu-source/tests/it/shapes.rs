@@ -2,11 +2,12 @@
 
 use stepmesh_gpu_source::{Place, Program, Step};
 use stepmesh_graph::reference::Tensor;
+use stepmesh_graph::samples::Sample;
 use stepmesh_graph::{
     CompileOptions, DType, F64, Graph, GraphBuilder, NodeId, Op, Shape, TensorType,
 };
 
-use crate::bench::{Case, judge};
+use crate::bench::judge;
 
 fn shape(dims: &[usize]) -> Shape {
     Shape::new(dims).expect("few dimensions")
@@ -18,7 +19,7 @@ fn case(
     dtype: DType,
     params: &[&[usize]],
     build: impl FnOnce(&mut GraphBuilder, &[NodeId]) -> Vec<NodeId>,
-) -> Case {
+) -> Sample {
     let mut graph = GraphBuilder::new(name);
     let (mut ids, mut args) = (Vec::new(), Vec::new());
     for dims in params {
@@ -30,7 +31,7 @@ fn case(
         ids.push(graph.parameter(dtype, ty.shape()).expect("a parameter"));
     }
     let results = build(&mut graph, &ids);
-    Case {
+    Sample {
         name: name.to_owned(),
         graph: graph.build(&results).expect("a valid graph"),
         args,
@@ -41,7 +42,7 @@ fn node(graph: &mut GraphBuilder, op: Op, operands: &[NodeId]) -> NodeId {
     graph.node(op, operands).expect("a valid node")
 }
 
-fn functions(case: &Case) -> Vec<String> {
+fn functions(case: &Sample) -> Vec<String> {
     let program = Program::compile(&case.graph, &CompileOptions::default()).expect("a program");
     let launches = program.steps.iter().filter_map(|step| match step {
         Step::Launch(launch) => Some(launch.function.clone()),
@@ -50,7 +51,7 @@ fn functions(case: &Case) -> Vec<String> {
     launches.collect()
 }
 
-fn reduced(name: &str, dtype: DType, dims: &[usize], over: Vec<usize>) -> Case {
+fn reduced(name: &str, dtype: DType, dims: &[usize], over: Vec<usize>) -> Sample {
     case(name, dtype, &[dims], |graph, ids| {
         let squares = node(graph, Op::Mul, &[ids[0], ids[0]]);
         let mean = node(graph, Op::Sum { dims: over.clone() }, &[squares]);
@@ -84,7 +85,7 @@ fn long_rows_and_columns_are_cut_into_parts() {
 #[test]
 fn rows_of_every_length_are_reduced() {
     let lengths = [1, 2, 31, 32, 33, 127, 128, 129, 1000, 1024, 1025, 5000];
-    let cases: Vec<Case> = lengths
+    let cases: Vec<Sample> = lengths
         .into_iter()
         .flat_map(|len| {
             [

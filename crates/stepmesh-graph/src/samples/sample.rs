@@ -20,11 +20,15 @@ impl Sample {
     /// # Errors
     /// `Graph` if the arguments are not of the parameters' types.
     pub fn expected(&self) -> Result<Vec<Tensor>, Error> {
+        evaluate(&self.graph, &self.arguments())
+    }
+
+    /// The arguments, as the interpreter takes them.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<Tensor> {
         let args = self.graph.param_types().zip(&self.args);
-        let args: Vec<Tensor> = args
-            .map(|(ty, bytes)| Tensor::from_bytes(ty, bytes))
-            .collect();
-        evaluate(&self.graph, &args)
+        args.map(|(ty, bytes)| Tensor::from_bytes(ty, bytes))
+            .collect()
     }
 }
 

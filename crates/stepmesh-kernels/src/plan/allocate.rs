@@ -4,8 +4,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use stepmesh_fusion::Class;
+
 use crate::kernel::Kernel;
-use crate::tile::{Class, Instr, Reg};
+use crate::tile::{Instr, Reg};
 
 /// Replaces virtual registers by real ones. Globals keep theirs to the end.
 pub(super) fn allocate(kernel: &mut Kernel, globals: &HashSet<Reg>) {

@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 
-use stepmesh_fusion::{Binary, Unary};
+use stepmesh_fusion::{Binary, Class, Unary};
 
 use crate::kernel::{Kernel, Stage};
-use crate::tile::{Access, Chain, Class, Instr, Link, LinkStep, Reg};
+use crate::tile::{Access, Chain, Instr, Link, LinkStep, Reg};
 
 /// Joins what can be in every walk. Registers must have been given out.
 pub(super) fn join(kernel: &mut Kernel) {

@@ -6,14 +6,15 @@
 use std::collections::{HashMap, HashSet};
 
 use stepmesh_fusion::{
-    Cluster, Fold, Items, Kind, Level, Placement, Scalar, Source, Space, View, dense_dims, views,
+    Class, Cluster, Fold, Items, Kind, Level, Placement, Scalar, Source, Space, View, dense_dims,
+    views,
 };
 
 use super::allocate::allocate;
 use super::chain::join;
 use crate::kernel::{Kernel, Stage};
 use crate::product::Product;
-use crate::tile::{Access, Class, Instr, Reduced, Reg};
+use crate::tile::{Access, Instr, Reduced, Reg};
 
 /// The kernel of a cluster, or the program of its product.
 pub(super) fn emit(items: &Items, cluster: &Cluster, places: &Placement) -> Kernel {

@@ -10,8 +10,8 @@ mod text;
 use std::sync::Arc;
 
 use stepmesh_fusion::{
-    Binary, Buffers, Cluster, Clusters, Item, Items, Kind, Limits, Placement, Source, TooLarge,
-    View, Walk, cut, dense_dims, element_count, lower, place,
+    Binary, Buffers, Class, Cluster, Clusters, Item, Items, Kind, Limits, Placement, Source,
+    TooLarge, View, Walk, cut, dense_dims, element_count, lower, place,
 };
 use stepmesh_graph::{DType, Graph};
 
@@ -21,7 +21,7 @@ use crate::indexing::{Gather, IndexAdd, Indices, Slices};
 use crate::kernel::{Kernel, Stage};
 use crate::product::{BatchDim, Operand, Product, Then};
 use crate::scratch::LINE_LEN;
-use crate::tile::{Access, Class, Instr, Reg};
+use crate::tile::{Access, Instr, Reg};
 
 /// A compiled graph.
 #[derive(Debug)]

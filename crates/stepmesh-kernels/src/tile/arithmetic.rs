@@ -1,9 +1,9 @@
 //! Instructions that compute, on whole tiles.
 
-use stepmesh_fusion::{Binary, Order, Unary};
+use stepmesh_fusion::{Binary, Class, Order, Unary};
 
+use super::Reg;
 use super::registers::{Lane, Registers};
-use super::{Class, Reg};
 use crate::math;
 
 /// Numbers with the operations of two operands, as the ABI defines them.

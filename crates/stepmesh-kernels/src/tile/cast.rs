@@ -8,11 +8,11 @@
               bits of integers and rounds to nearest"
 )]
 
-use stepmesh_fusion::Scalar;
+use stepmesh_fusion::{Class, Scalar};
 use stepmesh_graph::{DType, float8};
 
+use super::Reg;
 use super::registers::{Lane, Registers};
-use super::{Class, Reg};
 use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 #[inline(always)]

@@ -4,8 +4,8 @@
 
 use pulp::Simd;
 use pulp::bytemuck::{Pod, Zeroable, cast_slice, cast_slice_mut};
+use stepmesh_fusion::Class;
 
-use super::Class;
 use super::machine::Frame;
 use super::registers::{Lane, Registers};
 use crate::memory::{Element, Region};

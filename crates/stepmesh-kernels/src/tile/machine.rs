@@ -5,9 +5,9 @@ use pulp::{Arch, NullaryFnOnce, Simd, WithSimd};
 use super::arithmetic::{self, Arithmetic};
 use super::random::{self, Source};
 use super::registers::{Kept, Lane, Registers};
-use super::{Access, Chain, Class, Instr, Reg, cast, chain};
+use super::{Access, Chain, Instr, Reg, cast, chain};
 use crate::memory::Region;
-use stepmesh_fusion::Fold;
+use stepmesh_fusion::{Class, Fold};
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug)]

@@ -11,24 +11,13 @@ mod machine;
 mod random;
 mod registers;
 
-use stepmesh_fusion::{Binary, Order, Scalar, Unary};
+use stepmesh_fusion::{Binary, Class, Order, Scalar, Unary};
 use stepmesh_graph::DType;
 
 pub(crate) use access::Access;
 pub(crate) use chain::{Chain, Link, LinkStep};
 pub(crate) use machine::{Frame, Reduced, accumulate, accumulate_columns, run};
 pub(crate) use registers::{Kept, RegisterNeeds, Registers};
-
-/// What a register holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Class {
-    F32,
-    F64,
-    I32,
-    I64,
-    /// Bytes and booleans.
-    U8,
-}
 
 /// A register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,24 +152,6 @@ impl Instr {
             *to = result;
         }
         self
-    }
-}
-
-impl Class {
-    /// The class in which elements of a type are computed.
-    pub(crate) fn of(dtype: DType) -> Self {
-        match dtype {
-            DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => Self::F32,
-            DType::F64 => Self::F64,
-            DType::I32 => Self::I32,
-            DType::I64 => Self::I64,
-            DType::U8 | DType::Bool => Self::U8,
-        }
-    }
-
-    /// Whether it is of floating point.
-    pub(crate) fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F64)
     }
 }
 

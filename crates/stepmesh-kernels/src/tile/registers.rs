@@ -3,7 +3,9 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::{Class, Reg, TILE};
+use stepmesh_fusion::Class;
+
+use super::{Reg, TILE};
 
 /// Registers of every class, and rows that are kept between the stages of a kernel.
 #[derive(Debug, Default)]
@@ -64,7 +66,7 @@ lanes!(f32, f64, i32, i64, u8);
 impl RegisterNeeds {
     /// A register more of a class.
     pub(crate) fn add(&mut self, class: Class) -> Reg {
-        let count = &mut self.counts[class.position()];
+        let count = &mut self.counts[position(class)];
         *count += 1;
         Reg {
             class,
@@ -73,15 +75,13 @@ impl RegisterNeeds {
     }
 }
 
-impl Class {
-    fn position(self) -> usize {
-        match self {
-            Self::F32 => 0,
-            Self::F64 => 1,
-            Self::I32 => 2,
-            Self::I64 => 3,
-            Self::U8 => 4,
-        }
+fn position(class: Class) -> usize {
+    match class {
+        Class::F32 => 0,
+        Class::F64 => 1,
+        Class::I32 => 2,
+        Class::I64 => 3,
+        Class::U8 => 4,
     }
 }
 

@@ -1,7 +1,6 @@
 //! Graphs of up to 60 nodes at random, compared with the interpreter.
 
 use stepmesh_graph::DType;
-use stepmesh_graph::reference::Tensor;
 use stepmesh_graph::samples::composed;
 
 use crate::support::check;
@@ -9,12 +8,7 @@ use crate::support::check;
 fn check_seeds(dtype: DType, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let sample = composed(dtype, seed).expect("a float type");
-        let types = sample.graph.param_types();
-        let args: Vec<Tensor> = types
-            .zip(&sample.args)
-            .map(|(ty, bytes)| Tensor::from_bytes(ty, bytes))
-            .collect();
-        check(&sample.graph, &args);
+        check(&sample.graph, &sample.arguments());
     }
 }
 

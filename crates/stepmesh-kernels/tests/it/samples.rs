@@ -1,6 +1,5 @@
 //! The small cases of every operation and type that plugins are judged by.
 
-use stepmesh_graph::reference::Tensor;
 use stepmesh_graph::{DType, OpKind};
 
 use crate::support::check;
@@ -11,12 +10,7 @@ fn every_sample_is_within_its_bounds() {
     for op in OpKind::ALL {
         for dtype in DType::ALL {
             for sample in stepmesh_graph::samples::samples(*op, dtype).expect("samples are valid") {
-                let types = sample.graph.param_types();
-                let args: Vec<Tensor> = types
-                    .zip(&sample.args)
-                    .map(|(ty, bytes)| Tensor::from_bytes(ty, bytes))
-                    .collect();
-                check(&sample.graph, &args);
+                check(&sample.graph, &sample.arguments());
                 count += 1;
             }
         }
