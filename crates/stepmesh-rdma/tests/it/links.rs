@@ -51,8 +51,13 @@ fn a_port_that_stays_down_ends_its_connections_by_name_and_works_again_once_it_i
     assert!(reason.contains("Broken"), "{reason}");
     drop(down);
     wait_until("the port", || link.candidate().is_some());
-    // On the same fabrics, which were told of both.
-    let Transfer { pair, .. } = transfer;
+    // On the same fabrics, which were told of both, once the other side knows of the end too.
+    let Transfer { mut pair, .. } = transfer;
+    wait_until("the end at the other side", || {
+        pair.poll();
+        let is_closed = |event: &Event| matches!(event, Event::Closed(..));
+        pair.b.events.0.iter().any(is_closed)
+    });
     Pair::connect(pair.a.fabric, pair.b.fabric).assert_alive();
 }
 
