@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use crate::{
     abi, demo, setup,
     table::Table,
-    test, tidy, torch, verbs,
+    test, tidy, torch, verbs, vm,
     workspace::{self, Workspace},
 };
 
@@ -113,13 +113,18 @@ fn torch_tests(workspace: &Workspace) -> Result<()> {
     torch::run(workspace, &torch::Options::default())
 }
 
+/// What needs an RDMA device, in a guest that has one.
+fn tests_over_verbs(workspace: &Workspace) -> Result<()> {
+    vm::test(workspace)
+}
+
 /// The README's first command.
 fn demonstration(workspace: &Workspace) -> Result<()> {
     demo::run(workspace, &demo::Options::default())
 }
 
 /// Cheap ones first, so that a slip is told within seconds.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step {
         name: "setup",
         run: packages,
@@ -147,6 +152,10 @@ const STEPS: [Step; 9] = [
     Step {
         name: "torch-test",
         run: torch_tests,
+    },
+    Step {
+        name: "vm-test",
+        run: tests_over_verbs,
     },
     Step {
         name: "doc",
