@@ -271,6 +271,7 @@ where
     let (region, start) = memory(frame, access, at);
     let part_len = size_of::<Part<S, T, LEN>>() / size_of::<T>();
     if at + part_len <= frame.len {
+        region.prefetch::<T>(start + PARTS_AHEAD * part_len, part_len);
         return region.read_block::<T, _>(start);
     }
     let mut rest = Part::<S, T, LEN>::zeroed();
@@ -291,6 +292,7 @@ fn store<S: Simd, T: Vectors, const LEN: usize>(
     let (region, start) = memory(frame, access, at);
     let part_len = size_of::<Part<S, T, LEN>>() / size_of::<T>();
     if at + part_len <= frame.len {
+        region.prefetch::<T>(start + PARTS_AHEAD * part_len, part_len);
         return region.write_block::<T, _>(start, a);
     }
     let rest = a;
@@ -327,3 +329,8 @@ fn zip<V: Copy, const LEN: usize>(a: &mut [V; LEN], b: &[V; LEN], f: impl Fn(V, 
 const LEN_OF_16: usize = 8;
 /// The same for processors with 32.
 const LEN_OF_32: usize = 16;
+/// How far ahead memory is fetched, where a part begins: no further than the nearest cache bears. All
+/// operations go over a part before the next one is touched, so the processor does not see by itself
+/// what it could fetch meanwhile. One part ahead is too late, and whole tiles at once are more lines
+/// than it can wait for.
+const PARTS_AHEAD: usize = 4;
