@@ -1,4 +1,5 @@
-//! Compiles the C++ between this crate and libtorch, and lets tests find libtorch when they run.
+//! Compiles the C++ between this crate and libtorch, lets tests find libtorch when they run, and tells
+//! dependants' build scripts where it is.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -37,7 +38,15 @@ mod torch {
         if env::var_os("CARGO_FEATURE_LAZY").is_some() {
             build.file("cpp/lazy.cc");
         }
+        println!("cargo:rerun-if-env-changed={BYPASS_VARIABLE}");
+        if env::var_os(BYPASS_VARIABLE).is_some() {
+            build.define("STEPMESH_TORCH_ANY_VERSION", None);
+        }
         build.compile("stepmesh_torch_shim");
         println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+        println!("cargo:lib={}", lib.display());
     }
+
+    /// Has torch-sys take another PyTorch than it was made for, and so do we.
+    const BYPASS_VARIABLE: &str = "LIBTORCH_BYPASS_VERSION_CHECK";
 }

@@ -53,7 +53,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     };
     test("cpu", &[])?;
     // PyTorch's lazy core once more, on devices that are none of the host's.
-    test("sim", &["--test", "lazy"])
+    test("sim", &["--test", "lazy"])?;
+    if options.filter.is_some() {
+        return Ok(());
+    }
+    ["mesh", "lazy"].iter().try_for_each(|example| {
+        let mut command = workspace.cargo("run");
+        command.args(["--package", "stepmesh-torch", "--features", "lazy"]);
+        command.args(["--example", example]);
+        workspace::run(command.env(LIBTORCH_VARIABLE, &libtorch))
+    })
 }
 
 /// How much `torch-bench` measures.

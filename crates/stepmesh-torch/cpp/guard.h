@@ -3,11 +3,18 @@
 #pragma once
 
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <cstddef>
 #include <cstring>
 #include <exception>
 #include <utility>
+
+// torch-sys looks at the version only where a file of libtorch's archives says it, which Python's
+// packages have not.
+#if !defined(STEPMESH_TORCH_ANY_VERSION) && (TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 11)
+#error "LIBTORCH is not PyTorch 2.11, which tch 0.24 binds; LIBTORCH_BYPASS_VERSION_CHECK=1 tries it"
+#endif
 
 namespace stepmesh {
 

@@ -34,7 +34,7 @@ int stepmesh_torch_facts(const void* tensor, StepmeshTorchFacts* facts, int64_t*
   return guarded(message, cap, [&] {
     const auto& source = *static_cast<const at::Tensor*>(tensor);
     TORCH_CHECK(source.defined(), "the tensor is undefined");
-    TORCH_CHECK(source.layout() == at::kStrided, "the tensor is not dense");
+    TORCH_CHECK(source.layout() == at::kStrided, "the tensor is not dense; call to_dense() first");
     TORCH_CHECK(source.dim() <= rank_max, "the tensor has ", source.dim(), " dimensions, at most ",
                 rank_max, " are supported");
     TORCH_CHECK(!source.is_conj() && !source.is_neg(),
@@ -51,6 +51,15 @@ int stepmesh_torch_facts(const void* tensor, StepmeshTorchFacts* facts, int64_t*
     facts->is_contiguous = source.is_contiguous() ? 1 : 0;
     facts->rank = static_cast<int32_t>(source.dim());
     for (int64_t i = 0; i < source.dim(); ++i) dims[i] = source.size(i);
+  });
+}
+
+// Where a tensor is, as torch writes it, in `name` of `name_cap` bytes.
+int stepmesh_torch_device_name(const void* tensor, char* name, size_t name_cap, char* message,
+                               size_t cap) {
+  return guarded(message, cap, [&] {
+    const auto& source = *static_cast<const at::Tensor*>(tensor);
+    stepmesh::tell(name, name_cap, source.device().str().c_str());
   });
 }
 

@@ -21,17 +21,17 @@ pub enum Error {
         device_type: String,
     },
     /// The tensor lies on another device than the mesh's.
-    #[error("{operation}: the tensor is on {found:?}, the mesh's device is {expected:?}; move it")]
+    #[error("{operation}: the tensor is on {found}, the mesh's device is {expected:?}; move it")]
     WrongDevice {
         /// What was tried.
         operation: &'static str,
-        /// Where the tensor is; `None` for a type that tch cannot name.
-        found: Option<Device>,
+        /// Where the tensor is, in torch's words, such as `lazy:0`.
+        found: String,
         /// Where it must be.
         expected: Device,
     },
-    /// The mesh has no such element type.
-    #[error("{operation}: the mesh has no element type for {kind}; convert the tensor")]
+    /// The other side has no such element type.
+    #[error("{operation}: there is no element type for {kind} there; convert the tensor")]
     UnsupportedKind {
         /// What was tried.
         operation: &'static str,

@@ -60,3 +60,8 @@ pub use request::{Keyed, push_pull};
 pub use stream::follow_torch_streams;
 #[cfg(feature = "torch")]
 pub use tensor::{from_torch, to_torch};
+
+/// Compiles the examples of the page about PyTorch.
+#[cfg(all(doctest, feature = "lazy"))]
+#[doc = include_str!("../../../docs/torch.md")]
+struct TorchDocument;

@@ -61,6 +61,19 @@ pub(crate) fn facts(tensor: &Tensor) -> Result<(Facts, Vec<i64>), Error> {
     Ok((facts, dims[..rank].to_vec()))
 }
 
+/// Where a tensor is, as torch writes it: `cpu`, `cuda:0`, `lazy:0`.
+pub(crate) fn device_name(tensor: &Tensor) -> Result<String, Error> {
+    let mut name = [0; DEVICE_NAME_LEN_BYTES];
+    call("asking where a tensor is", |message, cap| {
+        let (out, out_cap) = (name.as_mut_ptr(), name.len());
+        // SAFETY: a live tensor, `out_cap` bytes of a live local.
+        unsafe { stepmesh_torch_device_name(tensor.as_ptr(), out, out_cap, message, cap) }
+    })?;
+    // SAFETY: on success a text with its end.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Ok(name.to_string_lossy().into_owned())
+}
+
 /// A tensor over memory that `owner` keeps. The owner is let go once, also on failure.
 ///
 /// # Safety
@@ -277,6 +290,13 @@ unsafe extern "C" {
         message: *mut c_char,
         cap: usize,
     ) -> c_int;
+    fn stepmesh_torch_device_name(
+        tensor: *const C_tensor,
+        name: *mut c_char,
+        name_cap: usize,
+        message: *mut c_char,
+        cap: usize,
+    ) -> c_int;
     fn stepmesh_torch_from_memory(
         address: *mut c_void,
         dims: *const i64,
@@ -313,3 +333,6 @@ unsafe extern "C" {
 
 /// Longer than any message of libtorch without its backtrace that is worth reading.
 const MESSAGE_LEN_BYTES: usize = 1024;
+
+/// Longer than torch's name of any type of device, and its number.
+const DEVICE_NAME_LEN_BYTES: usize = 64;

@@ -21,11 +21,10 @@ pub fn from_torch(device: &Device, tensor: &tch::Tensor) -> Result<Tensor, Error
     let operation = "sharing a torch tensor with the mesh";
     let (facts, dims) = sys::facts(tensor)?;
     let expected = device::torch_device(device)?;
-    let found = device::from_raw(facts.device_type, facts.device_index);
-    if found != Some(expected) {
+    if device::from_raw(facts.device_type, facts.device_index) != Some(expected) {
         return Err(Error::WrongDevice {
             operation,
-            found,
+            found: sys::device_name(tensor)?,
             expected,
         });
     }

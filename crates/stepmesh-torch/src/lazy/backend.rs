@@ -44,7 +44,8 @@ impl LazyBackend {
         let open = |device: &Device| -> Result<LazyDevice, Error> {
             let compute = device.compute().ok_or_else(|| Error::Lazy {
                 fault: format!(
-                    "{}:{} cannot compute: its plugin has no stepmesh.compute.v1",
+                    "{}:{} cannot compute: its plugin has no stepmesh.compute.v1; use another backend, \
+                     such as cpu",
                     device.backend().name(),
                     device.ordinal()
                 ),

@@ -108,7 +108,10 @@ pub(super) fn check_device(ordinal: u32) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Lazy {
-        fault: format!("there is no lazy device {ordinal}; {count} were registered"),
+        fault: match count {
+            0 => "there are no lazy devices; call lazy::register first".into(),
+            _ => format!("there is no lazy device {ordinal}; {count} were registered"),
+        },
     })
 }
 

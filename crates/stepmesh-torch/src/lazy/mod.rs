@@ -23,7 +23,7 @@ use std::sync::Arc;
 use stepmesh_core::Device;
 use tch::Tensor;
 
-use crate::{Error, sys};
+use crate::{Error, dtype, sys};
 
 /// Makes these devices those of PyTorch's lazy core: torch's `lazy:0` is the first of them, and so
 /// on. Once in a process, before the first lazy tensor.
@@ -36,13 +36,22 @@ pub fn register(devices: &[Device]) -> Result<(), Error> {
 }
 
 /// The tensor on lazy device `ordinal`. Everything computed from it is lazy too, until a value is
-/// asked for or [`mark_step`]. It is copied when it is first used: an element type that the backend
-/// has not is an error then.
+/// asked for or [`mark_step`]. It is copied when it is first used.
 ///
 /// # Errors
-/// [`Error::Lazy`] when there is no such device; [`Error::Torch`].
+/// [`Error::Lazy`] when there is no such device; [`Error::UnsupportedKind`] for an element type that
+/// graphs have not, such as complex numbers and 16-bit integers; [`Error::Torch`].
 pub fn to_lazy(tensor: &Tensor, ordinal: u32) -> Result<Tensor, Error> {
+    let operation = "moving a tensor to a lazy device";
     hooks::check_device(ordinal)?;
+    let kind = tensor.f_kind().map_err(|error| Error::Torch {
+        operation,
+        message: error.to_string(),
+    })?;
+    let scalar_type = dtype::dtype_of(kind).ok().and_then(dtype::scalar_type_of);
+    if scalar_type.and_then(data::dtype_of).is_none() {
+        return Err(Error::kind(operation, kind));
+    }
     sys::lazy_to_device(tensor, ordinal)
 }
 

@@ -33,14 +33,34 @@ fn a_device_that_is_not_there_is_refused() {
 #[test]
 fn a_type_that_we_have_not_is_refused_and_the_next_one_works() {
     let turn = Turn::new(Mode::Ours);
-    let complex = Tensor::ones([2], (Kind::ComplexFloat, Device::Cpu));
-    let complex = turn.tensor(&complex);
-    let sum = complex
-        .f_add(&complex)
-        .and_then(|sum| sum.f_to_device(Device::Cpu));
-    let fault = sum.err().map(|error| error.to_string());
-    assert!(fault.is_some_and(|fault| fault.contains("is not supported")));
-    drop(complex);
+    for kind in [Kind::ComplexFloat, Kind::Int16] {
+        let tensor = Tensor::ones([2], (kind, Device::Cpu));
+        let error = lazy::to_lazy(&tensor, 0).unwrap_err();
+        assert!(matches!(error, Error::UnsupportedKind { .. }), "{error}");
+        assert!(error.to_string().ends_with("convert the tensor"), "{error}");
+    }
+    // Within a graph it is seen when that is lowered.
     let x = turn.tensor(&Tensor::ones([2], (Kind::Float, Device::Cpu)));
+    let narrowed = x
+        .f_to_kind(Kind::Int16)
+        .and_then(|narrowed| narrowed.f_to_device(Device::Cpu));
+    let fault = narrowed.err().map(|error| error.to_string());
+    assert!(fault.is_some_and(|fault| fault.contains("is not supported")));
     assert_eq!((x + 1.0).to_device(Device::Cpu).double_value(&[1]), 2.0);
+}
+
+#[test]
+fn a_lazy_tensor_is_not_pushed_but_told_where_it_is() {
+    let turn = Turn::new(Mode::Ours);
+    let config = Config {
+        backend: "cpu".into(),
+        ..Config::default()
+    };
+    let device = Backend::open(&config).unwrap().device(0).unwrap();
+    let x = turn.tensor(&Tensor::ones([2], (Kind::Float, Device::Cpu)));
+    let error = stepmesh_torch::from_torch(&device, &x).unwrap_err();
+    assert!(
+        error.to_string().contains("is on lazy:0, the mesh's"),
+        "{error}"
+    );
 }
