@@ -109,3 +109,8 @@ pub use shape::Shape;
 pub use stepmesh_backend::{BackendOptions, GraphLowering, StepMeshBackend};
 pub use stepmesh_graph::{CompareDirection, CompileOptions, DType, OpKind, TensorType};
 pub use tensor::{LazyTensor, Operand};
+
+/// Compiles the examples of the page about lazy tensors.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/lazy.md")]
+struct LazyDocument;
