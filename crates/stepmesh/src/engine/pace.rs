@@ -74,6 +74,8 @@ pub(super) struct Pace {
     start: Option<Instant>,
     /// When the spinning that is under way began.
     spin_start: Option<Instant>,
+    /// How often others were let run in the place of spinning.
+    yields: u32,
 }
 
 /// What to do next.
@@ -98,12 +100,14 @@ impl Pace {
             steps: 0,
             start: None,
             spin_start: None,
+            yields: 0,
         }
     }
 
     /// Something arrived: more may follow soon, so spinning starts over.
     pub(super) fn something_happened(&mut self) {
         self.spin_start = None;
+        self.yields = 0;
     }
 
     /// Whether this wait spun, as the adaptive mode does, since it last slept.
@@ -127,6 +131,10 @@ impl Pace {
             // Where there are more threads than cores, whoever is waited for needs this one.
             PollMode::Busy => Step::Yield,
             PollMode::Event => Step::Sleep(left),
+            PollMode::Adaptive if self.spin.is_zero() && self.yields < YIELDS_MAX => {
+                self.yields += 1;
+                Step::Yield
+            }
             PollMode::Adaptive => {
                 let spin_start = *self.spin_start.get_or_insert(now);
                 if now.duration_since(spin_start) < self.spin {
@@ -142,6 +150,10 @@ impl Pace {
 /// A busy wait reads the clock, and lets others run, once in so many bursts: some ten
 /// microseconds.
 const BUSY_STEPS_PER_CLOCK: u32 = 64;
+
+/// How often a thread that does not spin lets others run before it sleeps. With more processes than cores
+/// what it waits for is often done by then, at half of what it costs to sleep and to be woken.
+const YIELDS_MAX: u32 = 2;
 
 /// Longest single sleep: a wake-up that was lost costs no more.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
@@ -176,10 +188,27 @@ mod tests {
         let mut pace = Pace::new(PollMode::Adaptive, forever, forever);
         assert_eq!(pace.step(), Step::Spin);
         let mut pace = Pace::new(PollMode::Adaptive, Duration::ZERO, forever);
+        while pace.step() == Step::Yield {}
         assert!(matches!(pace.step(), Step::Sleep(_)));
         pace.spin = forever;
         pace.something_happened();
         assert_eq!(pace.step(), Step::Spin);
+    }
+
+    #[test]
+    fn without_spinning_others_run_first_a_few_times_and_again_after_something_happened() {
+        let forever = Duration::from_secs(60);
+        let mut pace = Pace::new(PollMode::Adaptive, Duration::ZERO, forever);
+        for _ in 0..2 {
+            assert_eq!(pace.step(), Step::Yield);
+            assert_eq!(pace.step(), Step::Yield);
+            assert!(matches!(pace.step(), Step::Sleep(_)));
+            assert!(
+                matches!(pace.step(), Step::Sleep(_)),
+                "and goes on sleeping"
+            );
+            pace.something_happened();
+        }
     }
 
     #[test]
