@@ -123,6 +123,6 @@ const LEN: usize = 64;
 /// Pieces on their way.
 const SLOTS: usize = 32;
 
-/// A millisecond each where all is emulated, of which the kernel takes most: more than any table of ours
-/// keeps. `STEPMESH_TEST_CHURN_ROUNDS=100000 cargo xtask vm test --only stepmesh-rdma` does more.
-const ROUNDS: u64 = 20_000;
+/// Some 0.3 ms each where all is emulated, of which the kernel takes most: more than any table of ours
+/// keeps. `STEPMESH_TEST_CHURN_ROUNDS` says another number, also through `cargo xtask vm test`.
+const ROUNDS: u64 = 100_000;
