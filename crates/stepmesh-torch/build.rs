@@ -15,6 +15,16 @@ mod torch {
     use std::env;
     use std::path::PathBuf;
 
+    /// What only the feature `lazy` needs.
+    const LAZY: [&str; 6] = [
+        "cpp/lazy.cc",
+        "cpp/kernels.cc",
+        "cpp/kernels/arrange.cc",
+        "cpp/kernels/elements.cc",
+        "cpp/kernels/norm.cc",
+        "cpp/kernels/reduce.cc",
+    ];
+
     pub(crate) fn build() {
         // For reading and linting there is no libtorch.
         if env::var_os("CARGO_FEATURE_DOC_ONLY").is_some() {
@@ -36,7 +46,7 @@ mod torch {
             .warnings(false)
             .file("cpp/tensor.cc");
         if env::var_os("CARGO_FEATURE_LAZY").is_some() {
-            build.file("cpp/lazy.cc");
+            build.files(LAZY);
         }
         println!("cargo:rerun-if-env-changed={BYPASS_VARIABLE}");
         if env::var_os(BYPASS_VARIABLE).is_some() {

@@ -4,8 +4,6 @@
 #include "lazy.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/CPUFallback.h>
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
@@ -16,7 +14,6 @@
 #include <torch/csrc/lazy/ts_backend/ops/device_data.h>
 #include <torch/csrc/lazy/ts_backend/ts_backend_impl.h>
 #include <torch/csrc/lazy/ts_backend/ts_lowering_context.h>
-#include <torch/library.h>
 
 #include <memory>
 #include <string>
@@ -25,6 +22,7 @@
 #include <vector>
 
 #include "guard.h"
+#include "kernels.h"
 
 namespace stepmesh {
 namespace {
@@ -455,81 +453,6 @@ class Backend : public torch::lazy::BackendImplInterface {
   int64_t default_ordinal_ = 0;
 };
 
-// Says nothing: that a kernel is replaced is what we want.
-class Silence : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
-// As the core's own fallback, which it does not export: runs an operation on the CPU, and counts it
-// by its name.
-void run_eagerly(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  torch::lazy::Counter(c10::toString(op.operator_name())).AddValue(1);
-  at::native::cpu_fallback(op, stack);
-}
-
-// Has the core's kernels whose operations cannot be translated run eagerly.
-void send_others_to_the_fallback() {
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Lazy, __FILE__, __LINE__);
-  Silence silence;
-  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    const auto op = dispatcher.findOp(name);
-    if (!op.has_value() || !op->hasKernelForDispatchKey(c10::DispatchKey::Lazy)) continue;
-    const std::string full =
-        name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    if (hooks->can_translate(full.c_str()) != 0) continue;
-    library->impl(full.c_str(),
-                  torch::CppFunction::makeFromBoxedFunction<&run_eagerly>());
-  }
-}
-
-// The parts of a dimension. The core has no kernels for views with several results, and what its
-// fallback gives for lists of tensors lies on the CPU, where the next operation fails.
-std::vector<at::Tensor> split_with_sizes_copy(const at::Tensor& self, c10::SymIntArrayRef sizes,
-                                              int64_t dim) {
-  std::vector<at::Tensor> parts;
-  c10::SymInt start = 0;
-  for (const c10::SymInt& size : sizes) {
-    parts.push_back(at::slice_copy_symint(self, dim, start, start + size, 1));
-    start += size;
-  }
-  TORCH_CHECK(start == self.sym_size(dim), "parts of ", start, " in all, of a dimension of ",
-              self.sym_size(dim));
-  return parts;
-}
-
-std::vector<at::Tensor> split_copy(const at::Tensor& self, c10::SymInt size, int64_t dim) {
-  const c10::SymInt extent = self.sym_size(dim);
-  TORCH_CHECK(size > 0 || (size == 0 && extent == 0), "parts of ", size, " of a dimension of ", extent);
-  std::vector<at::Tensor> parts;
-  c10::SymInt start = 0;
-  do {
-    const c10::SymInt end = std::min(start + size, extent);
-    parts.push_back(at::slice_copy_symint(self, dim, start, end, 1));
-    start = end;
-  } while (start < extent);
-  return parts;
-}
-
-std::vector<at::Tensor> unbind_copy(const at::Tensor& self, int64_t dim) {
-  std::vector<at::Tensor> parts;
-  for (int64_t i = 0; i < self.size(dim); ++i) parts.push_back(at::select_copy(self, dim, i));
-  return parts;
-}
-
-// Adds the kernels above to the core's.
-void take_views_with_several_results() {
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Lazy, __FILE__, __LINE__);
-  library->impl("split_copy.Tensor", torch::CppFunction(&split_copy));
-  library->impl("split_with_sizes_copy", torch::CppFunction(&split_with_sizes_copy));
-  library->impl("unbind_copy.int", torch::CppFunction(&unbind_copy));
-}
-
 // Takes the failure that the core kept for a device.
 void forget_failure(const BackendDevice& device) noexcept {
   try {
@@ -556,8 +479,7 @@ int stepmesh_lazy_register(const StepmeshLazyHooks* table, char* message, size_t
     stepmesh::hooks = table;
     // Registers the lazy kernels with the dispatcher, and its own backend, which ours replaces.
     torch::lazy::InitTorchScriptBackend();
-    stepmesh::send_others_to_the_fallback();
-    stepmesh::take_views_with_several_results();
+    stepmesh::add_kernels(table->can_translate);
     static auto* backend = new stepmesh::Backend();
     static auto* registrar = new torch::lazy::BackendRegistrar(backend);
     (void)registrar;

@@ -76,6 +76,7 @@ pub(super) const TABLE: &[(&str, Translation)] = &[
     ("aten::clamp.Tensor", clamp),
     ("aten::clamp_min.Tensor", clamp),
     ("aten::clamp_min", clamp),
+    ("aten::where.self", select),
     ("aten::masked_fill.Scalar", masked_fill),
     ("aten::masked_fill.Tensor", masked_fill),
     ("aten::addcmul", |call| add_scaled(call, Op::Mul)),
@@ -260,6 +261,21 @@ fn clamp(call: &mut Call<'_>) -> Translated {
         }
     }
     one(x)
+}
+
+/// condition, self, other.
+fn select(call: &mut Call<'_>) -> Translated {
+    let dtype = match call.expected() {
+        Some(expected) => expected.dtype(),
+        None => call.promoted(&[1, 2])?,
+    };
+    let shape = call.common_shape(&[0, 1, 2])?;
+    let condition = call.operand(0, DType::Bool, shape)?;
+    let (x, other) = (
+        call.operand(1, dtype, shape)?,
+        call.operand(2, dtype, shape)?,
+    );
+    one(call.node(Op::Select, &[condition, x, other])?)
 }
 
 /// self, mask, value.

@@ -121,11 +121,27 @@ fn reduce(
         Kind::Mean => call.node(Op::Mean { dims }, &[x]),
         Kind::Max => call.node(Op::ReduceMax { dims }, &[x]),
         Kind::Min => {
-            let negative = call.node(Op::Neg, &[x])?;
-            let greatest = call.node(Op::ReduceMax { dims }, &[negative])?;
-            call.node(Op::Neg, &[greatest])
+            let mirror = mirrored(call, x)?;
+            let greatest = call.node(Op::ReduceMax { dims }, &[mirror])?;
+            mirrored(call, greatest)
         }
     }
+}
+
+/// The value with its order turned around, so that the least is the greatest; every number of every
+/// type has its mirror image.
+fn mirrored(call: &mut Call<'_>, x: NodeId) -> Result<NodeId, LoweringError> {
+    let from = match call.ty(x)?.dtype() {
+        DType::Bool => {
+            let no = call.like(x, 0.0)?;
+            return call.node(Op::Compare(CompareDirection::Eq), &[x, no]);
+        }
+        DType::U8 => 255.0,
+        DType::I32 | DType::I64 => -1.0,
+        _ => return call.node(Op::Neg, &[x]),
+    };
+    let from = call.like(x, from)?;
+    call.node(Op::Sub, &[from, x])
 }
 
 /// The reduced value with the dimensions of `x` that are gone as 1.

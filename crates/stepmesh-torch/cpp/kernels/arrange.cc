@@ -1,0 +1,148 @@
+// Kernels for elements by indices, and for views with several results.
+
+#include "common.h"
+
+#include <ATen/WrapDimUtils.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace stepmesh {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+using Indices = c10::List<OptionalTensor>;
+
+// --- elements by indices ---
+
+// The dimension of the one index that is given, if it is one of numbers and there is no other.
+std::optional<int64_t> indexed_dim(const Tensor& self, const Indices& indices) {
+  std::optional<int64_t> found;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const OptionalTensor index = indices.get(i);
+    if (!is_given(index)) continue;
+    const auto dtype = index->scalar_type();
+    if (found.has_value() || (dtype != at::kLong && dtype != at::kInt)) return std::nullopt;
+    found = static_cast<int64_t>(i);
+  }
+  return found.has_value() && *found < self.dim() ? found : std::nullopt;
+}
+
+// The numbers of an index, which may count from the end, as a vector.
+Tensor numbers_of(const Tensor& index, const Tensor& self, int64_t dim) {
+  const Tensor flat = at::view_copy(index.to(self.device()).to(at::kLong), {-1});
+  return flat + at::lt(flat, 0).to(at::kLong) * self.size(dim);
+}
+
+Tensor index(const Tensor& self, const Indices& indices) {
+  const auto dim = indexed_dim(self, indices);
+  if (!dim.has_value()) return eagerly<ATEN_OP2(index, Tensor)>(self, indices);
+  const Tensor given = *indices.get(*dim);
+  const Tensor taken = at::index_select(self, *dim, numbers_of(given, self, *dim));
+  auto sizes = self.sizes().vec();
+  sizes.erase(sizes.begin() + *dim);
+  sizes.insert(sizes.begin() + *dim, given.sizes().begin(), given.sizes().end());
+  return at::view_copy(taken, sizes);
+}
+
+Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
+                 const Scalar& alpha) {
+  if (self.dim() == 0) return eagerly<ATEN_OP(index_add)>(self, dim, index, source, alpha);
+  std::vector<int64_t> line(source.dim(), 1);
+  line[at::maybe_wrap_dim(dim, self.dim())] = index.numel();
+  const Tensor places = at::expand_copy(at::view_copy(index.to(at::kLong), line), source.sizes());
+  const bool is_plain = alpha.equal(1);
+  return at::scatter_add(self, dim, places, is_plain ? source : source * alpha);
+}
+
+// Sums at indices: the gradient of `index`.
+Tensor& index_put_(Tensor& self, const Indices& indices, const Tensor& values, bool accumulate,
+                   bool unsafe) {
+  const auto dim = indexed_dim(self, indices);
+  if (!dim.has_value() || !accumulate) {
+    return eagerly<ATEN_OP(_index_put_impl_)>(self, indices, values, accumulate, unsafe);
+  }
+  const Tensor given = *indices.get(*dim);
+  const Tensor numbers = numbers_of(given, self, *dim);
+  auto sizes = self.sizes().vec();
+  sizes.erase(sizes.begin() + *dim);
+  sizes.insert(sizes.begin() + *dim, given.sizes().begin(), given.sizes().end());
+  const Tensor spread = at::expand_copy(values.to(self.options()), sizes);
+  auto source = self.sizes().vec();
+  source[*dim] = numbers.numel();
+  write(at::index_add(self, *dim, numbers, at::view_copy(spread, source), 1), self);
+  return self;
+}
+
+// Where an index of `scatter` points to.
+Tensor hit_by(const Tensor& self, int64_t dim, const Tensor& index) {
+  const auto options = self.options().dtype(at::kInt);
+  const Tensor hits = at::scatter_add(at::zeros(self.sizes(), options), dim, index,
+                                      at::ones(index.sizes(), options));
+  return at::gt(hits, 0);
+}
+
+Tensor scatter_value(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
+  return at::masked_fill(self, hit_by(self, dim, index), value);
+}
+
+// Where no two elements can go to one place, a sum is what is asked for.
+Tensor scatter(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
+  if (self.dim() == 0 || index.dim() != self.dim() || index.size(dim) != 1) {
+    return eagerly<ATEN_OP2(scatter, src)>(self, dim, index, source);
+  }
+  const Tensor placed = at::scatter_add(at::zeros(self.sizes(), self.options()), dim, index, source);
+  return at::where(hit_by(self, dim, index), placed, self);
+}
+
+// --- views with several results ---
+
+// The parts of a dimension. What the core's fallback gives for lists of tensors lies on the CPU, where
+// the next operation fails.
+std::vector<Tensor> split_with_sizes_copy(const Tensor& self, c10::SymIntArrayRef sizes, int64_t dim) {
+  std::vector<Tensor> parts;
+  c10::SymInt start = 0;
+  for (const c10::SymInt& size : sizes) {
+    parts.push_back(at::slice_copy_symint(self, dim, start, start + size, 1));
+    start += size;
+  }
+  TORCH_CHECK(start == self.sym_size(dim), "parts of ", start, " in all, of a dimension of ",
+              self.sym_size(dim));
+  return parts;
+}
+
+std::vector<Tensor> split_copy(const Tensor& self, c10::SymInt size, int64_t dim) {
+  const c10::SymInt extent = self.sym_size(dim);
+  TORCH_CHECK(size > 0 || (size == 0 && extent == 0), "parts of ", size, " of a dimension of ", extent);
+  std::vector<Tensor> parts;
+  c10::SymInt start = 0;
+  do {
+    const c10::SymInt end = std::min(start + size, extent);
+    parts.push_back(at::slice_copy_symint(self, dim, start, end, 1));
+    start = end;
+  } while (start < extent);
+  return parts;
+}
+
+std::vector<Tensor> unbind_copy(const Tensor& self, int64_t dim) {
+  std::vector<Tensor> parts;
+  for (int64_t i = 0; i < self.size(dim); ++i) parts.push_back(at::select_copy(self, dim, i));
+  return parts;
+}
+
+}  // namespace
+
+void add_arrangements(torch::Library& library) {
+  library.impl("index.Tensor", index);
+  library.impl("index_add", index_add);
+  library.impl("_index_put_impl_", index_put_);
+  library.impl("scatter.value", scatter_value);
+  library.impl("scatter.src", scatter);
+  library.impl("split_copy.Tensor", split_copy);
+  library.impl("split_with_sizes_copy", split_with_sizes_copy);
+  library.impl("unbind_copy.int", unbind_copy);
+}
+
+}  // namespace stepmesh
