@@ -1,5 +1,7 @@
 //! Elements and numbers of the host language, and tensors in host memory.
 
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 use stepmesh_graph::{DType, Op, Shape, TensorType, float8};
 
@@ -86,6 +88,21 @@ impl HostTensor {
     /// `Graph` if it would be too many bytes.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self, Error> {
         crate::backend::interpret(&Op::Cast { dtype }, std::slice::from_ref(self))
+    }
+
+    /// The bytes as a device wants them: of this type, which has the same shape.
+    ///
+    /// # Errors
+    /// `Elements` for another shape; as [`HostTensor::to_dtype`].
+    pub fn bytes_as(&self, ty: TensorType) -> Result<Cow<'_, [u8]>, Error> {
+        if self.ty.shape() != ty.shape() {
+            let fault = format!("{} cannot be made {ty}", self.ty);
+            return Err(Error::elements("upload", fault));
+        }
+        if self.ty.dtype() == ty.dtype() {
+            return Ok(Cow::Borrowed(&self.bytes));
+        }
+        Ok(Cow::Owned(self.to_dtype(ty.dtype())?.into_bytes()))
     }
 
     /// The elements.

@@ -89,9 +89,9 @@ mod stepmesh_backend;
 mod tensor;
 
 pub use backend::{
-    BackendData, BackendDataPtr, BackendDevice, BackendDeviceType, BackendPtr, BackendRegistrar,
-    Computation, ComputationPtr, DeviceDataInfo, FallbackDevice, IrBuilder, LazyBackend,
-    LoweringContext, Origin, VirtualDevice, get_backend, has_backend,
+    BackendData, BackendDataPtr, BackendDevice, BackendDeviceType, BackendDevices, BackendPtr,
+    BackendRegistrar, Computation, ComputationPtr, DeviceDataInfo, FallbackDevice, IrBuilder,
+    LazyBackend, LoweringContext, Origin, VirtualDevice, get_backend, has_backend,
 };
 pub use broadcast::broadcast_shapes;
 pub use element::{Element, ElementBytes, HostTensor, Scalar};

@@ -4,6 +4,7 @@
 
 mod data;
 mod device;
+mod devices;
 mod ir_builder;
 mod lowering;
 mod registry;
@@ -18,6 +19,7 @@ use crate::{Error, HostTensor, LazyTensor, Scalar, Shape};
 
 pub use data::{BackendData, BackendDataPtr, DeviceDataInfo};
 pub use device::{BackendDevice, BackendDeviceType, VirtualDevice};
+pub use devices::BackendDevices;
 pub use ir_builder::{IrBuilder, Origin};
 pub use lowering::{Computation, ComputationPtr, LoweringContext};
 pub use registry::{BackendRegistrar, get_backend, has_backend};
@@ -29,6 +31,9 @@ pub use registry::{BackendRegistrar, get_backend, has_backend};
 pub trait LazyBackend: Debug + Send + Sync {
     /// Name, for messages.
     fn name(&self) -> &str;
+
+    /// Its devices: what the methods about devices, seeds and random numbers answer from.
+    fn devices(&self) -> &BackendDevices;
 
     // Start and end.
 
@@ -46,23 +51,31 @@ pub trait LazyBackend: Debug + Send + Sync {
 
     /// Starts the random numbers of every device afresh: equal seeds and equal programs give equal
     /// numbers.
-    fn set_rng_seed(&self, seed: u64);
+    fn set_rng_seed(&self, seed: u64) {
+        self.devices().set_seed(seed);
+    }
 
     /// The seed, and the first of the next `blocks` blocks of random numbers of a device, which are
     /// then used up.
     ///
     /// # Errors
     /// `UnknownDevice`.
-    fn take_rng_blocks(&self, device: &BackendDevice, blocks: u64) -> Result<(u64, u64), Error>;
+    fn take_rng_blocks(&self, device: &BackendDevice, blocks: u64) -> Result<(u64, u64), Error> {
+        self.devices().take_rng_blocks(device, blocks)
+    }
 
     // Tracing.
 
-    /// What makes nodes.
-    fn get_ir_builder(&self) -> &dyn IrBuilder;
+    /// What makes nodes. By default as [`IrBuilder`] says by itself.
+    fn get_ir_builder(&self) -> &dyn IrBuilder {
+        &GraphIrBuilder
+    }
 
     /// Whether a tensor that is alive at the end of a step is to be computed then. A tensor that
-    /// holds data already never is.
-    fn should_sync_tensor(&self, tensor: &LazyTensor) -> bool;
+    /// holds data already never is. Every other one by default.
+    fn should_sync_tensor(&self, _tensor: &LazyTensor) -> bool {
+        true
+    }
 
     /// Whether a device does an operation for a type, as `stepmesh.compute.v1` asks it.
     ///
@@ -208,25 +221,36 @@ pub trait LazyBackend: Debug + Send + Sync {
     // Devices.
 
     /// Type of the device that is taken when none is named.
-    fn get_default_device_type(&self) -> BackendDeviceType;
+    fn get_default_device_type(&self) -> BackendDeviceType {
+        self.devices().default().device_type()
+    }
 
     /// Sets it.
     ///
     /// # Errors
     /// `UnknownDevice` if the backend has none of this type.
-    fn set_default_device_type(&self, device_type: BackendDeviceType) -> Result<(), Error>;
+    fn set_default_device_type(&self, device_type: BackendDeviceType) -> Result<(), Error> {
+        self.devices().set_default_type(device_type)
+    }
 
     /// Ordinal of the device that is taken when none is named.
-    fn get_default_device_ordinal(&self) -> u32;
+    fn get_default_device_ordinal(&self) -> u32 {
+        self.devices().default().ordinal()
+    }
 
     /// Sets it.
     ///
     /// # Errors
     /// `UnknownDevice`.
-    fn set_default_device_ordinal(&self, ordinal: u32) -> Result<(), Error>;
+    fn set_default_device_ordinal(&self, ordinal: u32) -> Result<(), Error> {
+        let device = self.get_backend_device(VirtualDevice(ordinal))?;
+        self.devices().set_default(device)
+    }
 
-    /// Where operations run that the backend lacks.
-    fn eager_fallback_device_type(&self) -> BackendDeviceType;
+    /// Where operations run that the backend lacks. On the host by default.
+    fn eager_fallback_device_type(&self) -> BackendDeviceType {
+        BackendDeviceType::CPU
+    }
 
     /// Computes one operation that the backend lacks, waits for it, and says where it was done. By the
     /// reference interpreter unless the implementation knows better.
@@ -242,13 +266,17 @@ pub trait LazyBackend: Debug + Send + Sync {
     }
 
     /// Every device.
-    fn get_backend_devices(&self) -> Vec<BackendDevice>;
+    fn get_backend_devices(&self) -> Vec<BackendDevice> {
+        self.devices().names().collect()
+    }
 
     /// The concrete device behind a virtual one.
     ///
     /// # Errors
     /// `UnknownDevice`.
-    fn get_backend_device(&self, device: VirtualDevice) -> Result<BackendDevice, Error>;
+    fn get_backend_device(&self, device: VirtualDevice) -> Result<BackendDevice, Error> {
+        self.devices().at(device)
+    }
 
     // Debug and metrics.
 
@@ -284,6 +312,12 @@ pub trait LazyBackend: Debug + Send + Sync {
     /// For callers that know the implementation.
     fn as_any(&self) -> &dyn std::any::Any;
 }
+
+/// Makes nodes as the trait says by itself.
+#[derive(Debug)]
+struct GraphIrBuilder;
+
+impl IrBuilder for GraphIrBuilder {}
 
 /// Where an operation was computed that a backend lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ mod memory;
 mod missing;
 mod value;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use stepmesh_core::compute::Argument;
@@ -17,13 +17,13 @@ use stepmesh_core::{Backend, Buffer, Device, Stream};
 use stepmesh_graph::{CompileOptions, DType, Op, OpKind, TensorType, TextForm};
 
 use crate::backend::{
-    BackendDeviceType, FallbackDevice, IrBuilder, LazyBackend, VirtualDevice, interpret,
+    BackendDeviceType, BackendDevices, FallbackDevice, LazyBackend, VirtualDevice, interpret,
     text_of_graph,
 };
 use crate::ir::{EmissionMap, NodePtr};
 use crate::{
-    BackendDataPtr, BackendDevice, Computation, ComputationPtr, Error, HostTensor, LazyTensor,
-    LoweringContext, Scalar, Shape,
+    BackendDataPtr, BackendDevice, Computation, ComputationPtr, Error, HostTensor, LoweringContext,
+    Scalar, Shape,
 };
 
 pub use lowering::GraphLowering;
@@ -44,11 +44,10 @@ use value::{Fetched, Value, ValueState};
 pub struct StepMeshBackend {
     backend: Backend,
     options: BackendOptions,
-    devices: Vec<DeviceState>,
-    default: Mutex<BackendDevice>,
-    seed: AtomicU64,
+    devices: BackendDevices,
+    /// Of each of them.
+    states: Vec<DeviceState>,
     is_exiting: AtomicBool,
-    builder: GraphIrBuilder,
     /// Opened when an operation falls back for the first time.
     host: OnceLock<Option<Box<Host>>>,
 }
@@ -70,20 +69,11 @@ pub struct BackendOptions {
     pub interpret: bool,
 }
 
-/// Makes nodes as the trait says by itself.
-#[derive(Debug, Default)]
-struct GraphIrBuilder;
-
-impl IrBuilder for GraphIrBuilder {}
-
 #[derive(Debug)]
 struct DeviceState {
     device: Device,
-    name: BackendDevice,
     /// Made when it is first used: a process may use one device of many.
     lane: OnceLock<Arc<Lane>>,
-    /// Blocks of random numbers that were given out since the seed was set.
-    rng_blocks: AtomicU64,
 }
 
 impl Default for BackendOptions {
@@ -104,27 +94,21 @@ impl StepMeshBackend {
     /// # Errors
     /// `Backend` when the devices cannot be had.
     pub fn new(backend: &Backend, options: BackendOptions) -> Result<Self, Error> {
-        let mut devices = Vec::new();
+        let mut states = Vec::new();
         for ordinal in 0..backend.device_count() {
-            let device = backend
-                .device(ordinal)
-                .map_err(Error::backend("opening a device"))?;
-            devices.push(DeviceState {
-                name: BackendDevice::new(device_type(&device), ordinal),
-                device,
+            let device = backend.device(ordinal);
+            states.push(DeviceState {
+                device: device.map_err(Error::backend("opening a device"))?,
                 lane: OnceLock::new(),
-                rng_blocks: AtomicU64::new(0),
             });
         }
-        let default = devices.first().map(|first| first.name).unwrap_or_default();
+        let types = states.iter().map(|state| device_type(&state.device));
         Ok(Self {
             backend: backend.clone(),
             options,
-            devices,
-            default: Mutex::new(default),
-            seed: AtomicU64::new(SEED_DEFAULT),
+            devices: BackendDevices::new(backend.name(), types),
+            states,
             is_exiting: AtomicBool::new(false),
-            builder: GraphIrBuilder,
             host: OnceLock::new(),
         })
     }
@@ -134,10 +118,7 @@ impl StepMeshBackend {
     /// # Errors
     /// `UnknownDevice`.
     pub fn device_of(&self, device: &Device) -> Result<BackendDevice, Error> {
-        let found = self.devices.get(device.ordinal() as usize);
-        found
-            .map(|state| state.name)
-            .ok_or_else(|| self.unknown(device.ordinal().to_string()))
+        self.devices.at(VirtualDevice(device.ordinal()))
     }
 
     /// Existing memory as a value: nothing is copied, and the memory lives as long as the value. It
@@ -274,10 +255,7 @@ impl StepMeshBackend {
     }
 
     fn state(&self, device: &BackendDevice) -> Result<&DeviceState, Error> {
-        let found = self.devices.get(device.ordinal() as usize);
-        found
-            .filter(|state| state.name == *device)
-            .ok_or_else(|| self.unknown(device.to_string()))
+        Ok(&self.states[self.devices.position(device)?])
     }
 
     fn lane(&self, device: &BackendDevice) -> Result<&Arc<Lane>, Error> {
@@ -290,14 +268,6 @@ impl StepMeshBackend {
         Ok(state.lane.get_or_init(|| lane))
     }
 
-    fn unknown(&self, device: String) -> Error {
-        Error::UnknownDevice {
-            backend: self.backend.name().to_owned(),
-            device,
-            count: self.devices.len(),
-        }
-    }
-
     fn check_running(&self, operation: &'static str) -> Result<(), Error> {
         if self.is_exiting.load(Ordering::Acquire) {
             return Err(Error::Exiting { operation });
@@ -306,13 +276,17 @@ impl StepMeshBackend {
     }
 
     fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.devices.iter().filter_map(|state| state.lane.get())
+        self.states.iter().filter_map(|state| state.lane.get())
     }
 }
 
 impl LazyBackend for StepMeshBackend {
     fn name(&self) -> &str {
         self.backend.name()
+    }
+
+    fn devices(&self) -> &BackendDevices {
+        &self.devices
     }
 
     fn prepare_to_exit(&self) -> Result<(), Error> {
@@ -324,28 +298,6 @@ impl LazyBackend for StepMeshBackend {
             lane.pool().clear();
         }
         outcome
-    }
-
-    fn set_rng_seed(&self, seed: u64) {
-        self.seed.store(seed, Ordering::Release);
-        for state in &self.devices {
-            state.rng_blocks.store(0, Ordering::Release);
-        }
-    }
-
-    fn take_rng_blocks(&self, device: &BackendDevice, blocks: u64) -> Result<(u64, u64), Error> {
-        let state = self.state(device)?;
-        // Wraps after 2^64 blocks.
-        let first = state.rng_blocks.fetch_add(blocks, Ordering::AcqRel);
-        Ok((self.seed.load(Ordering::Acquire), first))
-    }
-
-    fn get_ir_builder(&self) -> &dyn IrBuilder {
-        &self.builder
-    }
-
-    fn should_sync_tensor(&self, _tensor: &LazyTensor) -> bool {
-        true
     }
 
     fn supports(&self, device: &BackendDevice, op: OpKind, dtype: DType) -> Result<bool, Error> {
@@ -364,23 +316,13 @@ impl LazyBackend for StepMeshBackend {
         shape: &Shape,
         device: &BackendDevice,
     ) -> Result<BackendDataPtr, Error> {
-        let (from, to) = (tensor.ty(), shape.ty());
-        if from.shape() != to.shape() {
-            let fault = format!("{from} cannot be made {to}");
-            return Err(Error::elements("upload", fault));
-        }
-        let converted;
-        let bytes = if from.dtype() == to.dtype() {
-            tensor.bytes()
-        } else {
-            converted = tensor.to_dtype(to.dtype())?;
-            converted.bytes()
-        };
+        let to = shape.ty();
+        let bytes = tensor.bytes_as(to)?;
         let lane = self.lane(device)?;
         let memory = lane.idle_memory(to.len_bytes())?;
         memory
             .buffer()
-            .write_bytes(memory.offset(), bytes)
+            .write_bytes(memory.offset(), &bytes)
             .map_err(Error::backend("writing to device memory"))?;
         let state = ValueState::Ready(Arc::new(memory), None);
         Ok(Arc::new(Value::new(*device, to, lane, state)))
@@ -496,32 +438,6 @@ impl LazyBackend for StepMeshBackend {
         self.state(device).ok()?.lane.get()?.take_failure()
     }
 
-    fn get_default_device_type(&self) -> BackendDeviceType {
-        self.default_device().device_type()
-    }
-
-    fn set_default_device_type(&self, device_type: BackendDeviceType) -> Result<(), Error> {
-        let mut all = self.devices.iter().map(|state| state.name);
-        let found = all.find(|name| name.device_type() == device_type);
-        let found = found.ok_or_else(|| self.unknown(format!("of type {device_type}")))?;
-        *self.default.lock().unwrap_or_else(PoisonError::into_inner) = found;
-        Ok(())
-    }
-
-    fn get_default_device_ordinal(&self) -> u32 {
-        self.default_device().ordinal()
-    }
-
-    fn set_default_device_ordinal(&self, ordinal: u32) -> Result<(), Error> {
-        let found = self.get_backend_device(VirtualDevice(ordinal))?;
-        *self.default.lock().unwrap_or_else(PoisonError::into_inner) = found;
-        Ok(())
-    }
-
-    fn eager_fallback_device_type(&self) -> BackendDeviceType {
-        BackendDeviceType::CPU
-    }
-
     fn evaluate_eagerly(
         &self,
         op: &Op,
@@ -540,18 +456,9 @@ impl LazyBackend for StepMeshBackend {
         Ok((interpret(op, operands)?, FallbackDevice::Interpreter))
     }
 
-    fn get_backend_devices(&self) -> Vec<BackendDevice> {
-        self.devices.iter().map(|state| state.name).collect()
-    }
-
-    fn get_backend_device(&self, device: VirtualDevice) -> Result<BackendDevice, Error> {
-        let found = self.devices.get(device.0 as usize).map(|state| state.name);
-        found.ok_or_else(|| self.unknown(device.to_string()))
-    }
-
     fn create_metric_report(&self) -> String {
         let mut text = String::new();
-        for state in &self.devices {
+        for (state, device) in self.states.iter().zip(self.devices.names()) {
             let Some(lane) = state.lane.get() else {
                 continue;
             };
@@ -561,7 +468,7 @@ impl LazyBackend for StepMeshBackend {
                 ("DeviceAllocation", allocated),
             ] {
                 if value > 0 {
-                    text += &format!("Counter: {name}.{}\n  Value: {value}\n", state.name);
+                    text += &format!("Counter: {name}.{device}\n  Value: {value}\n");
                 }
             }
         }
@@ -626,12 +533,6 @@ impl LazyBackend for StepMeshBackend {
     }
 }
 
-impl StepMeshBackend {
-    fn default_device(&self) -> BackendDevice {
-        *self.default.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 fn own<'a>(data: &'a BackendDataPtr, operation: &'static str) -> Result<&'a Value, Error> {
     if let Some(value) = data.as_any().downcast_ref() {
         return Ok(value);
@@ -654,6 +555,3 @@ fn own_computation<'a>(
 fn device_type(device: &Device) -> BackendDeviceType {
     i8::try_from(device.info().dlpack.0).map_or(BackendDeviceType::EXT_DEV, BackendDeviceType)
 }
-
-/// The reference's: runs are reproducible unless a seed is set.
-const SEED_DEFAULT: u64 = 101;

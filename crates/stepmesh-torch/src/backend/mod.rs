@@ -15,14 +15,13 @@ mod reduce;
 mod transfer;
 mod value;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use stepmesh_graph::{DType, OpKind, TensorType};
 use stepmesh_lazy::{
-    BackendDataPtr, BackendDevice, BackendDeviceType, ComputationPtr, EmissionMap, Error,
-    GraphLowering, HostTensor, IrBuilder, LazyBackend, LazyTensor, LoweringContext, NodePtr,
-    Scalar, Shape, VirtualDevice,
+    BackendDataPtr, BackendDevice, BackendDeviceType, BackendDevices, ComputationPtr, EmissionMap,
+    Error, GraphLowering, HostTensor, LazyBackend, LoweringContext, NodePtr, Scalar, Shape,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -55,25 +54,10 @@ use value::{Value, ValueState};
 pub struct TorchBackend {
     /// Tells its values from those of others.
     number: u64,
-    devices: Vec<DeviceState>,
-    default: Mutex<BackendDevice>,
-    seed: AtomicU64,
+    devices: BackendDevices,
+    /// Torch's of each of them.
+    torch: Vec<Device>,
     is_exiting: AtomicBool,
-    builder: TorchIrBuilder,
-}
-
-/// Makes nodes as the trait says by itself.
-#[derive(Debug)]
-struct TorchIrBuilder;
-
-impl IrBuilder for TorchIrBuilder {}
-
-#[derive(Debug)]
-struct DeviceState {
-    name: BackendDevice,
-    torch: Device,
-    /// Blocks of random numbers that were given out since the seed was set.
-    rng_blocks: AtomicU64,
 }
 
 impl TorchBackend {
@@ -83,31 +67,17 @@ impl TorchBackend {
     /// [`crate::Error::UnservedDevice`] for another device than the CPU and CUDA's (ROCm's have that
     /// name too); [`crate::Error::NoCuda`] when torch's CUDA half cannot be loaded.
     pub fn new(devices: &[Device]) -> Result<Self, crate::Error> {
-        let state = |(ordinal, torch): (u32, &Device)| {
-            let device_type = match torch {
-                Device::Cpu => BackendDeviceType::CPU,
-                Device::Cuda(_) => {
-                    crate::register_cuda()?;
-                    BackendDeviceType::CUDA
-                }
-                other => return Err(crate::Error::UnservedDevice { device: *other }),
-            };
-            Ok(DeviceState {
-                name: BackendDevice::new(device_type, ordinal),
-                torch: *torch,
-                rng_blocks: AtomicU64::new(0),
-            })
+        let device_type = |device: &Device| match device {
+            Device::Cpu => Ok(BackendDeviceType::CPU),
+            Device::Cuda(_) => crate::register_cuda().map(|()| BackendDeviceType::CUDA),
+            other => Err(crate::Error::UnservedDevice { device: *other }),
         };
-        let devices: Result<Vec<_>, _> = (0..).zip(devices).map(state).collect();
-        let devices = devices?;
-        let default = devices.first().map(|first| first.name).unwrap_or_default();
+        let types: Result<Vec<_>, _> = devices.iter().map(device_type).collect();
         Ok(Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
-            devices,
-            default: Mutex::new(default),
-            seed: AtomicU64::new(SEED_DEFAULT),
+            devices: BackendDevices::new(NAME, types?),
+            torch: devices.to_vec(),
             is_exiting: AtomicBool::new(false),
-            builder: TorchIrBuilder,
         })
     }
 
@@ -121,17 +91,8 @@ impl TorchBackend {
         self.own(data, "reading a value")?.tensor()
     }
 
-    fn state(&self, device: &BackendDevice) -> Result<&DeviceState, Error> {
-        let found = self.devices.iter().find(|state| state.name == *device);
-        found.ok_or_else(|| self.unknown(device.to_string()))
-    }
-
-    fn unknown(&self, device: String) -> Error {
-        Error::UnknownDevice {
-            backend: NAME.to_owned(),
-            device,
-            count: self.devices.len(),
-        }
+    fn torch(&self, device: &BackendDevice) -> Result<Device, Error> {
+        Ok(self.torch[self.devices.position(device)?])
     }
 
     fn own<'a>(
@@ -168,7 +129,7 @@ impl TorchBackend {
         bytes: &[u8],
         device: &BackendDevice,
     ) -> Result<BackendDataPtr, Error> {
-        let torch = self.state(device)?.torch;
+        let torch = self.torch(device)?;
         let tensor = transfer::upload(ty, bytes, torch);
         let tensor = tensor.map_err(|fault| fault.of("upload"))?;
         Ok(self.value(device, ty, ValueState::Ready(tensor)))
@@ -182,7 +143,7 @@ impl TorchBackend {
         device: &BackendDevice,
     ) -> Result<(), Error> {
         self.check_running(EXECUTING)?;
-        let torch = self.state(device)?.torch;
+        let torch = self.torch(device)?;
         let graph = computation.graph();
         let argument = |data: &BackendDataPtr| self.on_device(data, device)?.tensor();
         let tensors: Result<Vec<Tensor>, Error> = arguments.iter().map(argument).collect();
@@ -236,36 +197,18 @@ impl LazyBackend for TorchBackend {
         NAME
     }
 
+    fn devices(&self) -> &BackendDevices {
+        &self.devices
+    }
+
     fn prepare_to_exit(&self) -> Result<(), Error> {
         self.is_exiting.store(true, Ordering::Release);
-        let wait = |state: &DeviceState| self.wait_device_ops(&state.name);
-        self.devices.iter().map(wait).fold(Ok(()), Result::and)
-    }
-
-    fn set_rng_seed(&self, seed: u64) {
-        self.seed.store(seed, Ordering::Release);
-        for state in &self.devices {
-            state.rng_blocks.store(0, Ordering::Release);
-        }
-    }
-
-    fn take_rng_blocks(&self, device: &BackendDevice, blocks: u64) -> Result<(u64, u64), Error> {
-        let state = self.state(device)?;
-        // Wraps after 2^64 blocks.
-        let first = state.rng_blocks.fetch_add(blocks, Ordering::AcqRel);
-        Ok((self.seed.load(Ordering::Acquire), first))
-    }
-
-    fn get_ir_builder(&self) -> &dyn IrBuilder {
-        &self.builder
-    }
-
-    fn should_sync_tensor(&self, _tensor: &LazyTensor) -> bool {
-        true
+        let wait = |name| self.wait_device_ops(&name);
+        self.devices.names().map(wait).fold(Ok(()), Result::and)
     }
 
     fn supports(&self, device: &BackendDevice, op: OpKind, dtype: DType) -> Result<bool, Error> {
-        self.state(device)?;
+        self.devices.position(device)?;
         Ok(op.allows(dtype))
     }
 
@@ -275,15 +218,7 @@ impl LazyBackend for TorchBackend {
         shape: &Shape,
         device: &BackendDevice,
     ) -> Result<BackendDataPtr, Error> {
-        let (from, to) = (tensor.ty(), shape.ty());
-        if from.shape() != to.shape() {
-            let (operation, fault) = ("upload", format!("{from} cannot be made {to}"));
-            return Err(Error::Elements { operation, fault });
-        }
-        if from.dtype() == to.dtype() {
-            return self.upload(to, tensor.bytes(), device);
-        }
-        self.upload(to, tensor.to_dtype(to.dtype())?.bytes(), device)
+        self.upload(shape.ty(), &tensor.bytes_as(shape.ty())?, device)
     }
 
     fn make_computation_data_from_scalar(
@@ -297,7 +232,7 @@ impl LazyBackend for TorchBackend {
     }
 
     fn create_data_placeholder(&self, device: &BackendDevice, shape: &Shape) -> BackendDataPtr {
-        let state = match self.state(device) {
+        let state = match self.devices.position(device) {
             Ok(_) => ValueState::Empty,
             // There is nothing to hold a place on: whoever asks for the value is told so.
             Err(error) => ValueState::Failed(error),
@@ -327,7 +262,7 @@ impl LazyBackend for TorchBackend {
         post_order: Vec<NodePtr>,
         emit_status: EmissionMap,
     ) -> Result<Box<dyn LoweringContext>, Error> {
-        self.state(device)?;
+        self.devices.position(device)?;
         let lowering = GraphLowering::new(name, *device, post_order, emit_status)?;
         Ok(Box::new(lowering))
     }
@@ -363,48 +298,13 @@ impl LazyBackend for TorchBackend {
     }
 
     fn wait_device_ops(&self, device: &BackendDevice) -> Result<(), Error> {
-        let torch = self.state(device)?.torch;
+        let torch = self.torch(device)?;
         Self::synchronize(torch).map_err(|fault| fault.of("waiting for a device"))
     }
 
     fn take_failure(&self, _device: &BackendDevice) -> Option<Error> {
         // Torch tells failures to the next call that can fail.
         None
-    }
-
-    fn get_default_device_type(&self) -> BackendDeviceType {
-        self.default_device().device_type()
-    }
-
-    fn set_default_device_type(&self, device_type: BackendDeviceType) -> Result<(), Error> {
-        let mut all = self.devices.iter().map(|state| state.name);
-        let found = all.find(|name| name.device_type() == device_type);
-        let found = found.ok_or_else(|| self.unknown(format!("of type {device_type}")))?;
-        *self.default.lock().unwrap_or_else(PoisonError::into_inner) = found;
-        Ok(())
-    }
-
-    fn get_default_device_ordinal(&self) -> u32 {
-        self.default_device().ordinal()
-    }
-
-    fn set_default_device_ordinal(&self, ordinal: u32) -> Result<(), Error> {
-        let found = self.get_backend_device(VirtualDevice(ordinal))?;
-        *self.default.lock().unwrap_or_else(PoisonError::into_inner) = found;
-        Ok(())
-    }
-
-    fn eager_fallback_device_type(&self) -> BackendDeviceType {
-        BackendDeviceType::CPU
-    }
-
-    fn get_backend_devices(&self) -> Vec<BackendDevice> {
-        self.devices.iter().map(|state| state.name).collect()
-    }
-
-    fn get_backend_device(&self, device: VirtualDevice) -> Result<BackendDevice, Error> {
-        let found = self.devices.get(device.0 as usize).map(|state| state.name);
-        found.ok_or_else(|| self.unknown(device.to_string()))
     }
 
     fn create_metric_report(&self) -> String {
@@ -426,17 +326,9 @@ impl LazyBackend for TorchBackend {
     }
 }
 
-impl TorchBackend {
-    fn default_device(&self) -> BackendDevice {
-        *self.default.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// For messages and reports.
 const NAME: &str = "torch";
 /// As errors name it.
 const EXECUTING: &str = "executing a graph";
-/// That of `StepMeshBackend`, so that both draw the same numbers.
-const SEED_DEFAULT: u64 = 101;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
