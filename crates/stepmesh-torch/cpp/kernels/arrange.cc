@@ -3,8 +3,13 @@
 #include "common.h"
 
 #include <ATen/WrapDimUtils.h>
+#include <torch/csrc/lazy/core/ir_builder.h>
+#include <torch/csrc/lazy/core/tensor.h>
+#include <torch/csrc/lazy/ts_backend/ts_node.h>
+#include <torch/csrc/lazy/ts_backend/ts_node_lowering.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace stepmesh {
@@ -12,6 +17,9 @@ namespace {
 
 using at::Scalar;
 using at::Tensor;
+using torch::lazy::LazyTensor;
+using torch::lazy::Shape;
+using torch::lazy::Value;
 
 using Indices = c10::List<OptionalTensor>;
 
@@ -47,14 +55,44 @@ Tensor index(const Tensor& self, const Indices& indices) {
   return at::view_copy(taken, sizes);
 }
 
+// `index_add`, for which the core has no node. It could be a `scatter_add`, which needs an index for
+// each element where this one has one for a row.
+class IndexAdd : public torch::lazy::TsNode {
+ public:
+  IndexAdd(const Value& self, int64_t dim, const Value& index, const Value& source, Shape shape)
+      : TsNode(torch::lazy::OpKind(at::aten::index_add), {self, index, source}, {std::move(shape)},
+               /*num_outputs=*/1, torch::lazy::MHash(dim)),
+        dim_(dim) {}
+
+  torch::lazy::TSOpVector Lower(std::shared_ptr<torch::jit::GraphFunction> function,
+                                torch::lazy::TSLoweringContext* context) const override {
+    std::vector<torch::jit::NamedValue> arguments;
+    arguments.emplace_back(context->GetOutputOp(operand(0)));
+    arguments.emplace_back("dim", dim_);
+    arguments.emplace_back(context->GetOutputOp(operand(1)));
+    arguments.emplace_back(context->GetOutputOp(operand(2)));
+    return torch::lazy::LowerTSBuiltin(function, op().op, arguments);
+  }
+
+ private:
+  int64_t dim_;
+};
+
 Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
                  const Scalar& alpha) {
   if (self.dim() == 0) return eagerly<ATEN_OP(index_add)>(self, dim, index, source, alpha);
-  std::vector<int64_t> line(source.dim(), 1);
-  line[at::maybe_wrap_dim(dim, self.dim())] = index.numel();
-  const Tensor places = at::expand_copy(at::view_copy(index.to(at::kLong), line), source.sizes());
-  const bool is_plain = alpha.equal(1);
-  return at::scatter_add(self, dim, places, is_plain ? source : source * alpha);
+  const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
+  auto sizes = self.sizes().vec();
+  sizes[wrapped] = index.numel();
+  TORCH_CHECK(index.dim() <= 1 && source.sizes() == sizes && source.scalar_type() == self.scalar_type(),
+              "index_add: the source is ", source.scalar_type(), source.sizes(), ", not ",
+              self.scalar_type(), sizes);
+  const Tensor addend = alpha.equal(1) ? source : source * alpha;
+  const auto value = [](const Tensor& x) { return torch::lazy::GetLtcTensor(x)->GetIrValue(); };
+  auto node = torch::lazy::MakeNode<IndexAdd>(value(self), wrapped, value(index), value(addend),
+                                              Shape(self.scalar_type(), self.sizes()));
+  const auto device = torch::lazy::GetLtcTensor(self)->GetDevice();
+  return torch::lazy::CreateAtenFromLtcTensor(LazyTensor::Create(Value(std::move(node), 0), device));
 }
 
 // Sums at indices: the gradient of `index`.

@@ -10,6 +10,7 @@ type Translated = Result<Vec<Value>, LoweringError>;
 pub(super) const TABLE: &[(&str, Translation)] = &[
     ("aten::gather", gather),
     ("aten::scatter_add", scatter_add),
+    ("aten::index_add", index_add),
     ("aten::flip", flip),
     ("aten::repeat", repeat),
     ("aten::constant_pad_nd", pad),
@@ -52,6 +53,17 @@ fn scatter_add(call: &mut Call<'_>) -> Translated {
     let sum = call.node(Op::IndexAdd { dim: 0 }, &[x, places, source])?;
     let sum = call.cast(sum, ty.dtype())?;
     one(call.reshape(sum, ty.shape())?)
+}
+
+/// self, dim, index, source: each slice of the source added to the one that its index names.
+fn index_add(call: &mut Call<'_>) -> Translated {
+    let (x, index, source) = (call.tensor(0)?, call.tensor(2)?, call.tensor(3)?);
+    let ty = call.ty(x)?;
+    let dim = call.dim(call.int(1)?, ty.shape().rank())?;
+    let index = flat(call, index)?;
+    let (x, source) = (call.wide(x)?, call.wide(source)?);
+    let sum = call.node(Op::IndexAdd { dim }, &[x, index, source])?;
+    one(call.cast(sum, ty.dtype())?)
 }
 
 /// Where the elements that an index (for dimension input 1) names lie in `x`, row-major.
