@@ -95,7 +95,7 @@ type Message = *mut c_char;
 pub(super) fn register(backend: Arc<LazyBackend>) -> Result<(), Error> {
     if BACKEND.set(backend).is_err() {
         return Err(Error::Lazy {
-            fault: "a backend was registered before".into(),
+            fault: "a backend was registered before; give all devices to the first call".into(),
         });
     }
     sys::lazy_register(&HOOKS)

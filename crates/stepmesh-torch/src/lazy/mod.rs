@@ -3,8 +3,9 @@
 //! process uses, on its memory and streams.
 //!
 //! The C++ side (cpp/lazy.cc) implements `torch::lazy::BackendImplInterface` and hands graphs over
-//! node by node; here they become [`stepmesh_graph`]s. Operations that cannot be translated keep to
-//! the core's own rule: they run eagerly on the CPU, and are counted as `aten::<op>`.
+//! node by node; here they become [`stepmesh_graph`]s. cpp/kernels.cc makes operations that the core has
+//! no node for of those that it has. What is left keeps to the core's own rule: it runs eagerly on the
+//! CPU, and is counted as `aten::<op>`.
 //!
 //! The core has one backend in a process; [`register`] makes it ours.
 
@@ -29,8 +30,8 @@ use crate::{Error, dtype, sys};
 /// on. Once in a process, before the first lazy tensor.
 ///
 /// # Errors
-/// [`Error::Torch`] when it was done before; [`Error::Lazy`] when there is no device, or one without
-/// `stepmesh.compute.v1`; [`Error::Core`].
+/// [`Error::Lazy`] when it was done before, when there is no device, or one without
+/// `stepmesh.compute.v1`; [`Error::Core`]; [`Error::Torch`].
 pub fn register(devices: &[Device]) -> Result<(), Error> {
     hooks::register(Arc::new(backend::LazyBackend::new(devices)?))
 }
