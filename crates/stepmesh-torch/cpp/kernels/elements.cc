@@ -73,6 +73,27 @@ Tensor& fill_(Tensor& self, const Tensor& value) {
   return self;
 }
 
+// What operations that PyTorch makes of others do in place, below functionalization.
+Tensor& add_(Tensor& self, const Tensor& other, const Scalar& alpha) {
+  write(at::add(self, other, alpha), self);
+  return self;
+}
+
+Tensor& sub_(Tensor& self, const Tensor& other, const Scalar& alpha) {
+  write(at::sub(self, other, alpha), self);
+  return self;
+}
+
+Tensor& mul_(Tensor& self, const Tensor& other) {
+  write(at::mul(self, other), self);
+  return self;
+}
+
+Tensor& div_(Tensor& self, const Tensor& other) {
+  write(at::div(self, other), self);
+  return self;
+}
+
 // --- truth ---
 
 Tensor logical_not(const Tensor& self) { return at::eq(self, 0); }
@@ -123,6 +144,11 @@ Tensor isneginf(const Tensor& self) {
 }
 
 // --- element by element ---
+
+// What a number with a fraction has: its own type, or the default one.
+at::ScalarType float_type(const Tensor& x) {
+  return at::isFloatingType(x.scalar_type()) ? x.scalar_type() : at::kFloat;
+}
 
 Tensor clamp_max(const Tensor& self, const Scalar& max) {
   return at::clamp(self, std::nullopt, max);
@@ -188,6 +214,75 @@ Tensor lerp(const Tensor& self, const Tensor& end, const Scalar& weight) {
   return result.to(self.scalar_type());
 }
 
+// log(1 + x) without its loss for small x: what 1 + x was rounded to is divided out again (theorem 4 of
+// Goldberg's "What every computer scientist should know about floating-point arithmetic").
+Tensor log1p(const Tensor& self) {
+  const Tensor x = wide(self.to(float_type(self)));
+  const Tensor sum = x + 1;
+  const Tensor logarithm = at::log(sum);
+  const Tensor result = at::where(at::eq(sum, 1), x, logarithm * (x / (sum - 1)));
+  // Infinity less infinity says nothing.
+  const Tensor is_end = at::eq(at::abs(logarithm), std::numeric_limits<double>::infinity());
+  return at::where(is_end, logarithm, result).to(float_type(self));
+}
+
+// e^x - 1 the same way, which is Kahan's.
+Tensor expm1(const Tensor& self) {
+  const Tensor x = wide(self.to(float_type(self)));
+  const Tensor power = at::exp(x);
+  const Tensor rest = power - 1;
+  const Tensor result = at::where(at::eq(power, 1), x, rest * (x / at::log(power)));
+  // Where the power is nothing beside 1, or 1 beside it.
+  const Tensor is_far = at::logical_or(at::eq(rest, -1), at::eq(rest, power));
+  return at::where(is_far, rest, result).to(float_type(self));
+}
+
+Tensor softplus(const Tensor& self, const Scalar& beta, const Scalar& threshold) {
+  const Tensor x = wide(self);
+  const Tensor scaled = x * beta;
+  const Tensor curve = at::log1p(at::exp(scaled)) / beta;
+  return at::where(at::gt(scaled, threshold), x, curve).to(self.scalar_type());
+}
+
+Tensor softplus_backward(const Tensor& grad, const Tensor& self, const Scalar& beta,
+                         const Scalar& threshold) {
+  const Tensor scaled = wide(self) * beta;
+  const Tensor slope = at::masked_fill(at::sigmoid(scaled), at::gt(scaled, threshold), 1);
+  return (wide(grad) * slope).to(self.scalar_type());
+}
+
+// The logarithm of the sigmoid, and e^-|x|, which its gradient is made of.
+std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& self) {
+  const Tensor x = wide(self);
+  const Tensor buffer = at::exp(at::neg(at::abs(x)));
+  const Tensor output = at::clamp_max(x, 0) - at::log1p(buffer);
+  return {output.to(self.scalar_type()), buffer.to(self.scalar_type())};
+}
+
+Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& self, const Tensor&) {
+  return (wide(grad) * at::sigmoid(at::neg(wide(self)))).to(self.scalar_type());
+}
+
+Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
+  const Tensor x = wide(self);
+  const Tensor below = at::expm1(x * input_scale) * (alpha.toDouble() * scale.toDouble());
+  return at::where(at::le(x, 0), below, x * scale).to(self.scalar_type());
+}
+
+Tensor elu_backward(const Tensor& grad_output, const Scalar& alpha, const Scalar& scale,
+                    const Scalar& input_scale, bool is_result, const Tensor& self_or_result) {
+  const Tensor grad = wide(grad_output), x = wide(self_or_result);
+  const double bound = alpha.toDouble() * scale.toDouble();
+  const Tensor power = is_result ? x + bound : at::exp(x * input_scale) * bound;
+  const Tensor below = grad * input_scale * power;
+  return at::where(at::le(x, 0), below, grad * scale).to(grad_output.scalar_type());
+}
+
+Tensor mish(const Tensor& self) {
+  const Tensor x = wide(self);
+  return (x * at::tanh(at::softplus(x, 1, 20))).to(self.scalar_type());
+}
+
 Tensor bernoulli(const Tensor& self, std::optional<at::Generator> generator) {
   if (generator.has_value()) return eagerly<ATEN_OP(bernoulli)>(self, generator);
   const Tensor drawn = at::uniform(self.to(at::kFloat), 0, 1);
@@ -207,6 +302,10 @@ void add_elements(torch::Library& library) {
   library.impl("copy", copy);
   library.impl("zero_", zero_);
   library.impl("fill_.Tensor", fill_);
+  library.impl("add_.Tensor", add_);
+  library.impl("sub_.Tensor", sub_);
+  library.impl("mul_.Tensor", mul_);
+  library.impl("div_.Tensor", div_);
   library.impl("logical_not", logical_not);
   library.impl("logical_and", logical_and);
   library.impl("logical_or", logical_or);
@@ -230,6 +329,15 @@ void add_elements(torch::Library& library) {
   library.impl("glu_backward", glu_backward);
   library.impl("sign", sign);
   library.impl("lerp.Scalar", lerp);
+  library.impl("log1p", log1p);
+  library.impl("expm1", expm1);
+  library.impl("softplus", softplus);
+  library.impl("softplus_backward", softplus_backward);
+  library.impl("log_sigmoid_forward", log_sigmoid_forward);
+  library.impl("log_sigmoid_backward", log_sigmoid_backward);
+  library.impl("elu", elu);
+  library.impl("elu_backward", elu_backward);
+  library.impl("mish", mish);
   library.impl("bernoulli", bernoulli);
   library.impl("bernoulli.p", bernoulli_p);
 }

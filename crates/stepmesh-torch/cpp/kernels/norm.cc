@@ -77,6 +77,27 @@ Tensor huber_loss_backward(const Tensor& grad, const Tensor& self, const Tensor&
   return bent_backward(grad, self, target, reduction, delta, delta);
 }
 
+// Logarithms no lower than PyTorch takes them for.
+Tensor binary_cross_entropy(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
+                            int64_t reduction) {
+  const Tensor x = wide(self), truth = wide(target);
+  const Tensor of_true = at::clamp_min(at::log(x), -100);
+  const Tensor of_false = at::clamp_min(at::log1p(at::neg(x)), -100);
+  Tensor losses = (truth - 1) * of_false - truth * of_true;
+  if (is_given(weight)) losses = losses * wide(weight);
+  return reduced(losses, reduction).to(self.scalar_type());
+}
+
+Tensor binary_cross_entropy_backward(const Tensor& grad, const Tensor& self, const Tensor& target,
+                                     const OptionalTensor& weight, int64_t reduction) {
+  const Tensor x = wide(self);
+  const Tensor divisor = at::clamp_min(at::rsub(x, 1) * x, 1e-12);
+  Tensor result = wide(grad) * ((x - wide(target)) / divisor);
+  if (is_given(weight)) result = result * wide(weight);
+  if (reduction == at::Reduction::Mean) result = result / static_cast<double>(self.numel());
+  return result.to(self.scalar_type());
+}
+
 // --- batch norm, of which group norm and instance norm are made ---
 
 // A vector with an element for each channel, as `x` is shaped.
@@ -178,6 +199,8 @@ void add_norms_and_losses(torch::Library& library) {
   library.impl("smooth_l1_loss_backward", smooth_l1_loss_backward);
   library.impl("huber_loss", huber_loss);
   library.impl("huber_loss_backward", huber_loss_backward);
+  library.impl("binary_cross_entropy", binary_cross_entropy);
+  library.impl("binary_cross_entropy_backward", binary_cross_entropy_backward);
   library.impl("native_batch_norm", native_batch_norm);
   library.impl("native_batch_norm_backward", native_batch_norm_backward);
 }

@@ -155,6 +155,32 @@ fn the_least_of_types_without_mirror_images_is_right() {
     );
 }
 
+#[test]
+fn log1p_and_expm1_keep_what_small_arguments_say_and_know_the_ends() {
+    let small = [1e-30_f32, -1e-12, 3e-8, -5e-7, 1e-3, -0.5, 0.0, 2.0, 15.0];
+    let ends = [
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        -1.0,
+        -2.0,
+        -90.0,
+        100.0,
+    ];
+    let all = Tensor::from_slice(&[&small[..], &ends].concat());
+    let found = |mode| {
+        let turn = Turn::new(mode);
+        let x = turn.tensor(&all);
+        [value(&x.log1p()), value(&x.expm1())]
+    };
+    let (ours, eager) = (found(Mode::Ours), found(Mode::Eager));
+    for (found, expected) in ours.iter().zip(&eager) {
+        // Relative alone: nothing is close to a small number but itself.
+        let is_close = found.allclose(expected, 1e-6, 0.0, true);
+        assert!(is_close, "{all:?}: {found:?}, not {expected:?}");
+    }
+}
+
 /// The table of docs/torch.md: what agrees, which is what the test above holds them to.
 fn table() -> String {
     let mut table = String::from("| in | types | operations |\n|---|---|---|\n");

@@ -324,4 +324,25 @@ pub(super) const ROWS: &[Row] = &[
         |x| x[0].lerp(&x[1], 0.25) + x[0].lerp(&x[1], 0.75),
         None,
     ),
+    (
+        "log1p",
+        Kinds::Floats,
+        |x| (x[0].abs() * 1e-4).log1p() + x[1].log1p(),
+        None,
+    ),
+    (
+        "expm1",
+        Kinds::Floats,
+        |x| (&x[0] * 1e-4).expm1() + x[0].expm1(),
+        None,
+    ),
+    ("softplus", Kinds::Floats, |x| (&x[0] * 16).softplus(), None),
+    (
+        "log_sigmoid",
+        Kinds::Floats,
+        |x| (&x[0] * 16).log_sigmoid(),
+        None,
+    ),
+    ("elu", Kinds::Floats, |x| x[0].elu() + x[0].selu(), None),
+    ("mish", Kinds::Floats, |x| x[0].mish(), None),
 ];

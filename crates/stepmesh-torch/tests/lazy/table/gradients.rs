@@ -267,4 +267,49 @@ pub(super) const ROWS: &[Row] = &[
         |x| gradient(&x[0], |y| y.slice(1, 1, 6, 2)),
         None,
     ),
+    (
+        "softplus gradient",
+        Kinds::Floats,
+        |x| gradient(&(&x[0] * 16), Tensor::softplus),
+        None,
+    ),
+    (
+        "log_sigmoid gradient",
+        Kinds::Floats,
+        |x| gradient(&x[0], Tensor::log_sigmoid),
+        None,
+    ),
+    (
+        "elu gradient",
+        Kinds::Floats,
+        |x| gradient(&x[0], Tensor::elu),
+        None,
+    ),
+    (
+        "mish gradient",
+        Kinds::Floats,
+        |x| gradient(&x[0], Tensor::mish),
+        None,
+    ),
+    (
+        "binary_cross_entropy gradient",
+        Kinds::Floats,
+        |x| {
+            gradient(&x[0], |y| {
+                y.sigmoid()
+                    .binary_cross_entropy::<Tensor>(&x[6], None, Reduction::Sum)
+            })
+        },
+        None,
+    ),
+    (
+        "binary_cross_entropy_with_logits gradient",
+        Kinds::Floats,
+        |x| {
+            gradient(&x[0], |y| {
+                y.binary_cross_entropy_with_logits::<Tensor>(&x[6], None, None, Reduction::Mean)
+            })
+        },
+        None,
+    ),
 ];

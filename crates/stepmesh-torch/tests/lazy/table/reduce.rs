@@ -307,4 +307,19 @@ pub(super) const ROWS: &[Row] = &[
         |x| x[0].cumsum(1, None) + 1,
         None,
     ),
+    (
+        "binary_cross_entropy",
+        Kinds::Floats,
+        |x| {
+            x[0].sigmoid()
+                .binary_cross_entropy(&x[6], Some(x[1].i(0)), Reduction::Mean)
+        },
+        None,
+    ),
+    (
+        "binary_cross_entropy_with_logits",
+        Kinds::Floats,
+        |x| x[0].binary_cross_entropy_with_logits::<Tensor>(&x[6], None, None, Reduction::Mean),
+        None,
+    ),
 ];
