@@ -101,17 +101,25 @@ pub(super) fn register(backend: Arc<LazyBackend>) -> Result<(), Error> {
     sys::lazy_register(&HOOKS)
 }
 
-/// Whether there is a lazy device of this number.
+/// That a backend was registered.
+pub(super) fn check_registered() -> Result<(), Error> {
+    match BACKEND.get() {
+        Some(_) => Ok(()),
+        None => Err(Error::Lazy {
+            fault: "there are no lazy devices; call lazy::register first".into(),
+        }),
+    }
+}
+
+/// That there is a lazy device of this number.
 pub(super) fn check_device(ordinal: u32) -> Result<(), Error> {
+    check_registered()?;
     let count = BACKEND.get().map_or(0, |backend| backend.device_count());
     if usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < count) {
         return Ok(());
     }
     Err(Error::Lazy {
-        fault: match count {
-            0 => "there are no lazy devices; call lazy::register first".into(),
-            _ => format!("there is no lazy device {ordinal}; {count} were registered"),
-        },
+        fault: format!("there is no lazy device {ordinal}; {count} were registered"),
     })
 }
 

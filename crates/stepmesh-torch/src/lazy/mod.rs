@@ -81,8 +81,9 @@ pub fn counter(name: &str) -> Result<i64, Error> {
 /// The core's report of metrics and counters.
 ///
 /// # Errors
-/// [`Error::Torch`].
+/// [`Error::Lazy`] before [`register`]; [`Error::Torch`].
 pub fn metrics_report() -> Result<String, Error> {
+    hooks::check_registered()?;
     sys::lazy_metrics_report()
 }
 
@@ -98,7 +99,8 @@ pub fn reset_metrics() -> Result<(), Error> {
 /// with. No lazy tensor may be alive, for its value belongs to the other backend.
 ///
 /// # Errors
-/// [`Error::Torch`] before [`register`].
+/// [`Error::Lazy`] before [`register`]; [`Error::Torch`].
 pub fn use_reference(is_reference: bool) -> Result<(), Error> {
+    hooks::check_registered()?;
     sys::lazy_use_reference(is_reference)
 }

@@ -6,18 +6,35 @@
     reason = "helpers of tests may, as tests themselves do"
 )]
 
+mod early;
 mod exit;
 mod failures;
 mod leaks;
 mod threads;
 
 use std::env;
+use std::process::Command;
 use std::sync::{Once, OnceLock};
 
 use stepmesh_core::config::Config;
 use stepmesh_core::{Backend, Device};
 use stepmesh_torch::{Error, lazy};
 use tch::{Kind, Tensor};
+
+/// Whether this is a process for one test, whose name starts so; if not, it is run in one.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "STEPMESH_TORCH_TEST_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut child = Command::new(env::current_exe().unwrap());
+    let output = child.args([test, "--test-threads=1"]).env(ALONE, "1");
+    let output = output.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {text}", output.status);
+    assert!(text.contains("1 passed"), "{text}");
+    false
+}
 
 /// Lazy devices by what is wrong with them, as `devices` registers them.
 #[derive(Clone, Copy, Debug)]
