@@ -25,34 +25,56 @@ using Indices = c10::List<OptionalTensor>;
 
 // --- elements by indices ---
 
-// The dimension of the one index that is given, if it is one of numbers and there is no other.
-std::optional<int64_t> indexed_dim(const Tensor& self, const Indices& indices) {
-  std::optional<int64_t> found;
+// What indices name, as slices of one dimension: the dimensions that have an index are made one.
+struct Slices {
+  int64_t dim;
+  // The shape of the indexed tensor with those dimensions as one.
+  std::vector<int64_t> merged;
+  // Numbers of slices, a vector.
+  Tensor numbers;
+  // The shape of what is named.
+  std::vector<int64_t> named;
+};
+
+// Nothing for indices of bool, and for those that do not stand side by side.
+std::optional<Slices> slices_of(const Tensor& self, const Indices& indices) {
+  int64_t first = 0, end = 0;
+  std::vector<int64_t> shape;
   for (size_t i = 0; i < indices.size(); ++i) {
     const OptionalTensor index = indices.get(i);
     if (!is_given(index)) continue;
     const auto dtype = index->scalar_type();
-    if (found.has_value() || (dtype != at::kLong && dtype != at::kInt)) return std::nullopt;
-    found = static_cast<int64_t>(i);
+    const auto dim = static_cast<int64_t>(i);
+    if (end == 0) first = end = dim;
+    if (dim != end || dim >= self.dim() || (dtype != at::kLong && dtype != at::kInt)) return std::nullopt;
+    end = dim + 1;
+    shape = at::infer_size(shape, index->sizes());
   }
-  return found.has_value() && *found < self.dim() ? found : std::nullopt;
-}
-
-// The numbers of an index, which may count from the end, as a vector.
-Tensor numbers_of(const Tensor& index, const Tensor& self, int64_t dim) {
-  const Tensor flat = at::view_copy(index.to(self.device()).to(at::kLong), {-1});
-  return flat + at::lt(flat, 0).to(at::kLong) * self.size(dim);
+  if (end == 0) return std::nullopt;
+  Tensor numbers;
+  int64_t count = 1;
+  for (int64_t dim = first; dim < end; ++dim) {
+    const Tensor index = indices.get(dim)->to(self.device()).to(at::kLong);
+    // An index may count from the end.
+    const Tensor from_start = index + at::lt(index, 0).to(at::kLong) * self.size(dim);
+    numbers = numbers.defined() ? numbers * self.size(dim) + from_start : from_start;
+    count *= self.size(dim);
+  }
+  numbers = at::expand_copy(numbers, shape);
+  const auto replaced = [&](at::IntArrayRef by) {
+    auto sizes = self.sizes().vec();
+    sizes.erase(sizes.begin() + first, sizes.begin() + end);
+    sizes.insert(sizes.begin() + first, by.begin(), by.end());
+    return sizes;
+  };
+  return Slices{first, replaced({count}), at::view_copy(numbers, {numbers.numel()}), replaced(shape)};
 }
 
 Tensor index(const Tensor& self, const Indices& indices) {
-  const auto dim = indexed_dim(self, indices);
-  if (!dim.has_value()) return eagerly<ATEN_OP2(index, Tensor)>(self, indices);
-  const Tensor given = *indices.get(*dim);
-  const Tensor taken = at::index_select(self, *dim, numbers_of(given, self, *dim));
-  auto sizes = self.sizes().vec();
-  sizes.erase(sizes.begin() + *dim);
-  sizes.insert(sizes.begin() + *dim, given.sizes().begin(), given.sizes().end());
-  return at::view_copy(taken, sizes);
+  const auto slices = slices_of(self, indices);
+  if (!slices.has_value()) return eagerly<ATEN_OP2(index, Tensor)>(self, indices);
+  const Tensor merged = at::view_copy(self, slices->merged);
+  return at::view_copy(at::index_select(merged, slices->dim, slices->numbers), slices->named);
 }
 
 // `index_add`, for which the core has no node. It could be a `scatter_add`, which needs an index for
@@ -98,19 +120,17 @@ Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Ten
 // Sums at indices: the gradient of `index`.
 Tensor& index_put_(Tensor& self, const Indices& indices, const Tensor& values, bool accumulate,
                    bool unsafe) {
-  const auto dim = indexed_dim(self, indices);
-  if (!dim.has_value() || !accumulate) {
+  const auto slices = slices_of(self, indices);
+  if (!slices.has_value() || !accumulate) {
     return eagerly<ATEN_OP(_index_put_impl_)>(self, indices, values, accumulate, unsafe);
   }
-  const Tensor given = *indices.get(*dim);
-  const Tensor numbers = numbers_of(given, self, *dim);
-  auto sizes = self.sizes().vec();
-  sizes.erase(sizes.begin() + *dim);
-  sizes.insert(sizes.begin() + *dim, given.sizes().begin(), given.sizes().end());
-  const Tensor spread = at::expand_copy(values.to(self.options()), sizes);
-  auto source = self.sizes().vec();
-  source[*dim] = numbers.numel();
-  write(at::index_add(self, *dim, numbers, at::view_copy(spread, source), 1), self);
+  auto sizes = slices->merged;
+  sizes[slices->dim] = slices->numbers.numel();
+  const Tensor spread = at::expand_copy(values.to(self.options()), slices->named);
+  const Tensor merged = at::view_copy(self, slices->merged);
+  const Tensor sum =
+      at::index_add(merged, slices->dim, slices->numbers, at::view_copy(spread, sizes));
+  write(at::view_copy(sum, self.sizes()), self);
   return self;
 }
 

@@ -207,6 +207,21 @@ pub(super) const ROWS: &[Row] = &[
         None,
     ),
     (
+        "index by two",
+        Kinds::Numbers,
+        |x| x[0].index(&[Some(&(&x[3] - 4).unsqueeze(1)), Some(&x[5])]),
+        None,
+    ),
+    (
+        "index by the last two of three",
+        Kinds::Numbers,
+        |x| {
+            let three = x[0].reshape([2, 2, 6]);
+            three.index(&[None, Some(&x[3].clamp(0, 1)), Some(&x[3])])
+        },
+        None,
+    ),
+    (
         "index_add",
         Kinds::Numbers,
         |x| x[0].index_add(1, &x[3], &x[1].narrow(1, 0, 3)),

@@ -256,6 +256,12 @@ pub(super) const ROWS: &[Row] = &[
         None,
     ),
     (
+        "index by two gradient",
+        Kinds::Floats,
+        |x| gradient(&x[0], |y| y.index(&[Some(&x[3].unsqueeze(1)), Some(&x[5])])),
+        None,
+    ),
+    (
         "index_select gradient",
         Kinds::Floats,
         |x| gradient(&x[0], |y| y.index_select(1, &x[3])),
