@@ -414,3 +414,57 @@ impl NewsFor for ServerMachine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! What needs a server that looks away for a while; the rest is in tests/it.
+
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use stepmesh_core::Backend;
+    use stepmesh_core::config::{Config, TransportKind};
+
+    use super::Server;
+    use crate::engine::State;
+    use crate::{Error, Keyed, Scheduler, Tensor, Worker};
+
+    #[test]
+    fn a_worker_whose_goodbye_comes_with_its_requests_and_its_end_has_left_and_is_not_lost() {
+        for kind in [TransportKind::Shm, TransportKind::Tcp] {
+            let mut config = Config::default();
+            config.backend = "cpu".into();
+            config.transport.kind = kind;
+            let device = Backend::open(&config).unwrap().device(0).unwrap();
+            let mut scheduler = Scheduler::start(&config).unwrap();
+            config.mesh.scheduler_port = scheduler.address().port();
+            let scheduler = thread::spawn(move || scheduler.run());
+            let worker_config = config.clone();
+            let worker = thread::spawn(move || Worker::start(&worker_config));
+            let server = Server::start(&config, &device).unwrap();
+            let worker = worker.join().unwrap().unwrap();
+
+            let push = Tensor::from_slice(&device, &[1], &[1.0_f32]).unwrap();
+            let mut state = server.mesh.engine().lock();
+            // Asks for slots, of which nobody hears.
+            let pull = Tensor::from_slice(&device, &[1], &[0.0_f32]).unwrap();
+            let (push, pull) = ([Keyed::new(1, &push)], [Keyed::new(2, &pull)]);
+            let handle = worker.push_pull(&push, &pull).unwrap();
+            let unanswered = handle.wait(Duration::from_millis(1)).unwrap_err();
+            assert!(matches!(unanswered, Error::Timeout { .. }), "{unanswered}");
+            drop(handle);
+            drop(worker);
+            // Before the scheduler's news can come in between.
+            let State { machine, fabrics } = &mut *state;
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while machine.workers_connected() > 0 {
+                assert!(Instant::now() < deadline, "{kind:?}: still connected");
+                machine.progress(fabrics);
+            }
+            assert!(machine.everybody_left(), "{kind:?}");
+            drop(state);
+            drop(server);
+            scheduler.join().unwrap().unwrap();
+        }
+    }
+}

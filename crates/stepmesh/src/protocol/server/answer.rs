@@ -84,7 +84,7 @@ impl ServerMachine {
         if worker.link.has_queued()
             && let Err(reason) = worker.link.flush(fabrics, &mut self.message, self.now_ns)
         {
-            self.lose(fabrics, index, &reason);
+            self.lose_later(index, reason.to_string());
             return;
         }
         loop {
@@ -109,7 +109,7 @@ impl ServerMachine {
                 }
                 Err((record, Stay::Lose(reason))) => {
                     self.recycle(record);
-                    self.lose(fabrics, index, &reason);
+                    self.lose_later(index, reason);
                     return;
                 }
             }

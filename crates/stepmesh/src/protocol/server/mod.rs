@@ -294,14 +294,14 @@ impl ServerMachine {
                     setup,
                 } if self.life(worker) == life => {
                     if let Err(reason) = self.set_up(fabrics, worker, setup) {
-                        self.lose(fabrics, worker, &reason);
+                        self.lose_unless_left(fabrics, worker, &reason);
                     }
                 }
                 Todo::Lose {
                     worker,
                     life,
                     reason,
-                } if self.life(worker) == life => self.lose(fabrics, worker, &reason),
+                } if self.life(worker) == life => self.lose_unless_left(fabrics, worker, &reason),
                 // The worker connected again in the meantime.
                 Todo::SetUp { .. } | Todo::Lose { .. } => {}
             }
@@ -390,6 +390,26 @@ impl ServerMachine {
                 Err("it sent a message that only servers send".into())
             }
         }
+    }
+
+    /// Loses a worker; if its goodbye is among what came in, it left.
+    fn lose_unless_left(&mut self, fabrics: &mut Fabrics, index: usize, reason: &str) {
+        let its_life = self.life(index);
+        let has_left = self.todo.iter().any(|todo| {
+            matches!(todo, Todo::SetUp { worker, life, setup: Setup::Goodbye }
+                if (*worker, *life) == (index, its_life))
+        });
+        self.lose(fabrics, index, if has_left { LEFT } else { reason });
+    }
+
+    /// Loses a worker that cannot be talked to, once what it said before that has been read.
+    fn lose_later(&mut self, index: usize, reason: String) {
+        self.todo.push_back(Todo::Lose {
+            worker: index,
+            life: self.life(index),
+            reason,
+        });
+        self.dirty = true;
     }
 
     fn lose(&mut self, fabrics: &mut Fabrics, index: usize, reason: &str) {
