@@ -85,8 +85,9 @@ impl Worker {
     /// pushed tensors must not be written to, and pulled ones not be read.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for tensors that make no sense together, [`Error::PeerLost`]
-    /// when a server is gone, [`Error::Limit`] when too many requests are in flight.
+    /// [`Error::InvalidArgument`] for tensors that make no sense together, such as pull tensors that
+    /// share memory, [`Error::PeerLost`] when a server is gone, [`Error::Limit`] when too many
+    /// requests are in flight.
     pub fn push_pull(&self, push: &[Keyed<'_>], pull: &[Keyed<'_>]) -> Result<Handle, Error> {
         self.push_pull_with(push, pull, &RequestOptions::default())
     }

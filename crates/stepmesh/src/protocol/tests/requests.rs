@@ -337,10 +337,18 @@ fn nonsense_is_refused_before_it_is_sent() {
     let mut world = plain(1, 2);
     let t = world.tensor(&[0.0]);
     let key = |key| Keyed::new(key, &t);
-    let cases: [(&[Keyed<'_>], &[Keyed<'_>], &str); 3] = [
+    let wide = world.tensor(&[0.0, 0.0]);
+    let part = wide.rows(1, 1).unwrap();
+    let cases: [(&[Keyed<'_>], &[Keyed<'_>], &str); 5] = [
         (&[], &[], "nothing to push and nothing to pull"),
         (&[key(1)], &[key(2)], "1 pull tensors for 2 servers"),
         (&[key(1), key(1)], &[], "key 1 is pushed twice"),
+        (&[key(1)], &[key(2), key(3)], "of keys 2 and 3 share memory"),
+        (
+            &[],
+            &[Keyed::new(5, &part), Keyed::new(4, &wide)],
+            "of keys 4 and 5 share memory",
+        ),
     ];
     for (push, pull, expected) in cases {
         let error = world

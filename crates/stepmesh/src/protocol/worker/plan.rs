@@ -123,6 +123,7 @@ impl PlanTable {
         push: &[Keyed<'_>],
         pull: &[Keyed<'_>],
     ) -> Result<Found, Error> {
+        check_apart(pull)?;
         let plan = Plan {
             push: push.iter().map(PushPart::new).collect(),
             pull: pull.iter().map(PullPart::new).collect(),
@@ -268,6 +269,28 @@ pub(super) fn check(push: &[Keyed<'_>], pull: &[Keyed<'_>], servers: usize) -> R
                 "key {}: {} rows; at most 2^32 - 1 are supported",
                 keyed.key,
                 keyed.tensor.shape().rows()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no two answers go into the same memory; once for each plan, as it takes a while.
+fn check_apart(pull: &[Keyed<'_>]) -> Result<(), Error> {
+    let occupied = pull.iter().filter(|keyed| keyed.tensor.len_bytes() > 0);
+    let mut occupied: Vec<&Keyed<'_>> = occupied.collect();
+    let device = |keyed: &Keyed<'_>| keyed.tensor.buffer().device().ordinal();
+    occupied.sort_unstable_by_key(|keyed| (device(keyed), keyed.tensor.device_ptr()));
+    for pair in occupied.windows(2) {
+        let &[first, second] = pair else { continue };
+        let end = first.tensor.device_ptr() + first.tensor.len_bytes();
+        if device(first) == device(second) && second.tensor.device_ptr() < end {
+            return Err(Error::invalid(
+                "push_pull",
+                format!(
+                    "the tensors of keys {} and {} share memory, and each answer needs its own",
+                    first.key, second.key
+                ),
             ));
         }
     }
