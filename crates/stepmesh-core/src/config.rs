@@ -283,6 +283,12 @@ impl Secret {
     }
 }
 
+impl From<&str> for Secret {
+    fn from(value: &str) -> Self {
+        Self(value.to_owned())
+    }
+}
+
 impl From<String> for Secret {
     fn from(value: String) -> Self {
         Self(value)

@@ -63,6 +63,18 @@ impl Roles {
         workers: true,
     };
 
+    /// Servers alone.
+    pub const SERVERS: Self = Self {
+        servers: true,
+        workers: false,
+    };
+
+    /// Workers alone.
+    pub const WORKERS: Self = Self {
+        servers: false,
+        workers: true,
+    };
+
     /// Whether members of `role` take part.
     pub fn contains(self, role: Role) -> bool {
         match role {

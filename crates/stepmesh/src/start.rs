@@ -367,7 +367,11 @@ impl Control {
             drop(state);
             if Instant::now() >= deadline {
                 return Err(Error::Rendezvous {
-                    reason: "the scheduler neither formed the mesh nor gave up".into(),
+                    reason: format!(
+                        "members are missing after {patience} ms; the scheduler still waits, longer than \
+                         timeouts.barrier_ms of this member, and will say who"
+                    )
+                    .into(),
                 });
             }
             std::thread::sleep(JOIN_POLL);
