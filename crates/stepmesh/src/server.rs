@@ -432,8 +432,10 @@ mod tests {
     #[test]
     fn a_worker_whose_goodbye_comes_with_its_requests_and_its_end_has_left_and_is_not_lost() {
         for kind in [TransportKind::Shm, TransportKind::Tcp] {
-            let mut config = Config::default();
-            config.backend = "cpu".into();
+            let mut config = Config {
+                backend: "cpu".into(),
+                ..Config::default()
+            };
             config.transport.kind = kind;
             let device = Backend::open(&config).unwrap().device(0).unwrap();
             let mut scheduler = Scheduler::start(&config).unwrap();
