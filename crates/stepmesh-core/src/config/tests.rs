@@ -430,6 +430,38 @@ fn the_documentation_lists_every_key() {
     );
 }
 
+#[test]
+fn the_page_for_newcomers_names_keys_that_exist_and_every_name_of_the_original() {
+    let text = fs::read_to_string(root().join("docs/migrating.md")).unwrap();
+    let sections: BTreeSet<_> = KEYS
+        .iter()
+        .filter_map(|key| key.name.split_once('.'))
+        .collect();
+    let is_setting = |word: &&str| {
+        sections
+            .iter()
+            .any(|(section, _)| word.starts_with(&format!("{section}.")))
+    };
+    let quoted = text.split('`').skip(1).step_by(2);
+    let named: BTreeSet<_> = quoted
+        .filter_map(|words| words.split_whitespace().next())
+        .filter(is_setting)
+        .collect();
+    assert!(named.len() > 10, "{named:?}");
+    for name in named {
+        assert!(
+            KEYS.iter().any(|key| key.name == name),
+            "there is no key {name}"
+        );
+    }
+    for name in KEYS.iter().filter_map(|key| key.dmlc) {
+        assert!(
+            text.contains(&format!("`{name}`")),
+            "docs/migrating.md lacks {name}"
+        );
+    }
+}
+
 /// One line of the table in docs/configuration.md for each key.
 fn rows() -> Vec<String> {
     let loaded = Config::load(&Sources::default()).unwrap();
