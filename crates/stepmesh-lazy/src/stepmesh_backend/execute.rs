@@ -51,7 +51,7 @@ pub(super) fn execute(
             Some(memory) => memory,
             // The interpreter writes from the host.
             None if is_interpreted => Arc::new(lane.idle_memory(len_bytes)?),
-            None => Arc::new(lane.pool().take(len_bytes)?),
+            None => Arc::new(lane.memory(len_bytes)?),
         });
     }
     let completion = match computation.program() {

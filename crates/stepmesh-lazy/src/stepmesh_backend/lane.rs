@@ -95,8 +95,31 @@ impl Lane {
 
     /// Memory that the host may write to.
     pub(crate) fn idle_memory(&self, len_bytes: usize) -> Result<Memory, Error> {
-        let settled = self.settled.load(Ordering::Acquire);
-        self.pool.take_idle(len_bytes, settled)
+        self.with_room(|| {
+            let settled = self.settled.load(Ordering::Acquire);
+            self.pool.take_idle(len_bytes, settled)
+        })
+    }
+
+    /// Memory for a result of a launch.
+    pub(crate) fn memory(&self, len_bytes: usize) -> Result<Memory, Error> {
+        self.with_room(|| self.pool.take(len_bytes))
+    }
+
+    /// Takes memory. Where there is none, once more when nothing is in flight: a stream holds what
+    /// its launches use, until it is seen that they are over.
+    fn with_room(&self, take: impl Fn() -> Result<Memory, Error>) -> Result<Memory, Error> {
+        match take() {
+            Err(Error::Backend { source, .. })
+                if matches!(*source, stepmesh_core::Error::OutOfMemory { .. }) =>
+            {
+                self.wait_until_idle()?;
+                // How the launches ended is known; their stream lets go of what they used.
+                let _ = self.stream.synchronize(self.timeout);
+                take()
+            }
+            other => other,
+        }
     }
 
     /// Launches work after all that was launched before; `work` is told where arguments and results
@@ -202,6 +225,12 @@ impl Lane {
 
     /// Waits for all that was launched.
     pub(crate) fn wait_all(&self) -> Result<(), Error> {
+        self.wait_until_idle()?;
+        self.take_failure().map_or(Ok(()), Err)
+    }
+
+    /// Waits for all that was launched, however it ends.
+    fn wait_until_idle(&self) -> Result<(), Error> {
         let newest = self
             .lock()
             .in_flight
@@ -210,7 +239,7 @@ impl Lane {
         if let Some(newest) = newest {
             let _ = self.wait_until_over(&newest)?;
         }
-        self.take_failure().map_or(Ok(()), Err)
+        Ok(())
     }
 
     pub(crate) fn take_failure(&self) -> Option<Error> {

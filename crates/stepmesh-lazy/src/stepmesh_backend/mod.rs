@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use stepmesh_core::compute::Argument;
 use stepmesh_core::{Backend, Buffer, Device, Stream};
-use stepmesh_graph::{CompileOptions, DType, Op, OpKind, TensorType, TextForm};
+use stepmesh_graph::{CompileOptions, DType, Graph, Op, OpKind, TensorType, TextForm};
 
 use crate::backend::{
     BackendDeviceType, BackendDevices, FallbackDevice, LazyBackend, VirtualDevice, interpret,
@@ -119,6 +119,54 @@ impl StepMeshBackend {
     /// `UnknownDevice`.
     pub fn device_of(&self, device: &Device) -> Result<BackendDevice, Error> {
         self.devices.at(VirtualDevice(device.ordinal()))
+    }
+
+    /// Copies bytes of the host to a device, elements in row-major order, little-endian.
+    ///
+    /// # Errors
+    /// `Elements` if there are not as many as the type has, `UnknownDevice`, `Backend`.
+    pub fn upload(
+        &self,
+        ty: TensorType,
+        bytes: &[u8],
+        device: &BackendDevice,
+    ) -> Result<BackendDataPtr, Error> {
+        if bytes.len() != ty.len_bytes() {
+            let fault = format!("{ty} has {} bytes, not {}", ty.len_bytes(), bytes.len());
+            return Err(Error::elements("upload", fault));
+        }
+        let lane = self.lane(device)?;
+        let memory = lane.idle_memory(bytes.len())?;
+        memory
+            .buffer()
+            .write_bytes(memory.offset(), bytes)
+            .map_err(Error::backend("writing to device memory"))?;
+        let state = ValueState::Ready(Arc::new(memory), None);
+        Ok(Arc::new(Value::new(*device, ty, lane, state)))
+    }
+
+    /// Waits for a value, and copies it to where the host has room for it.
+    ///
+    /// # Errors
+    /// `Elements` if the room is not as large as the value; as for
+    /// [`LazyBackend::make_tensor_from_computation_data`].
+    pub fn download(&self, data: &BackendDataPtr, bytes: &mut [u8]) -> Result<(), Error> {
+        own(data, "reading a value")?.read_into(bytes)
+    }
+
+    /// Compiles a graph that was not traced here.
+    ///
+    /// # Errors
+    /// As for [`LazyBackend::compile`].
+    pub fn compile_graph(
+        &self,
+        graph: Graph,
+        device: &BackendDevice,
+    ) -> Result<ComputationPtr, Error> {
+        let operation = "compiling a graph";
+        let compiled = self.compile(vec![GraphComputation::of(graph, *device)])?;
+        let compiled = compiled.into_iter().next();
+        compiled.ok_or_else(|| Error::lowering(operation, "nothing came of it"))
     }
 
     /// Existing memory as a value: nothing is copied, and the memory lives as long as the value. It
@@ -316,16 +364,8 @@ impl LazyBackend for StepMeshBackend {
         shape: &Shape,
         device: &BackendDevice,
     ) -> Result<BackendDataPtr, Error> {
-        let to = shape.ty();
-        let bytes = tensor.bytes_as(to)?;
-        let lane = self.lane(device)?;
-        let memory = lane.idle_memory(to.len_bytes())?;
-        memory
-            .buffer()
-            .write_bytes(memory.offset(), &bytes)
-            .map_err(Error::backend("writing to device memory"))?;
-        let state = ValueState::Ready(Arc::new(memory), None);
-        Ok(Arc::new(Value::new(*device, to, lane, state)))
+        let ty = shape.ty();
+        self.upload(ty, &tensor.bytes_as(ty)?, device)
     }
 
     fn make_computation_data_from_scalar(

@@ -93,16 +93,27 @@ impl Value {
 
     /// Waits for it and copies it to the host.
     pub(crate) fn read(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; self.ty.len_bytes()];
+        self.read_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The same, to where there is room for it.
+    pub(crate) fn read_into(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let ty = self.ty;
+        if bytes.len() != ty.len_bytes() {
+            let fault = format!("{ty} has {} bytes, not {}", ty.len_bytes(), bytes.len());
+            return Err(Error::elements("read", fault));
+        }
         match self.fetch()? {
-            Fetched::Number(element) => Ok(element.as_slice().to_vec()),
-            Fetched::Memory(memory) => {
-                let mut bytes = vec![0; self.ty.len_bytes()];
-                memory
-                    .buffer()
-                    .read_bytes(memory.offset(), &mut bytes)
-                    .map_err(Error::backend("reading device memory"))?;
-                Ok(bytes)
+            Fetched::Number(element) => {
+                bytes.copy_from_slice(element.as_slice());
+                Ok(())
             }
+            Fetched::Memory(memory) => memory
+                .buffer()
+                .read_bytes(memory.offset(), bytes)
+                .map_err(Error::backend("reading device memory")),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stepmesh_lazy::{Counter, DType, Error, LazyDevice};
 
-use crate::common::{compiled, core_device, interpreted};
+use crate::common::{compiled, core_device, interpreted, sim_device};
 
 fn run_steps(device: &LazyDevice, steps: u32) {
     let gradient = device.from_slice(&[32], &[1.0_f32; 32]).unwrap();
@@ -114,6 +114,31 @@ fn a_buffer_is_computed_on_where_it_lies() {
     assert_eq!(x.to_vec::<f32>().unwrap(), [3.0; 4]);
     let (buffer, offset) = x.to_buffer().unwrap();
     assert!(Arc::ptr_eq(&buffer, &answer) && offset == 32);
+}
+
+#[test]
+fn what_is_kept_for_reuse_or_in_flight_is_given_back_where_memory_runs_out() {
+    // A slow stream, so that launches are under way when memory is asked for.
+    let options = [("memory_len_bytes", "131072"), ("stream_delay_us", "2000")];
+    let device = LazyDevice::open(&sim_device(&options), stepmesh_lazy::Options::default());
+    let device = device.unwrap();
+    let double = |len: usize| -> Result<(), Error> {
+        let x = device.from_slice(&[len], &vec![1.0_f32; len])?;
+        let y = device.step(|_| &x + &x)?;
+        drop((x, y));
+        Ok(())
+    };
+    // Two values of either length are most of the memory.
+    for len in [12_000, 14_000, 12_000, 14_000] {
+        double(len).unwrap();
+    }
+    let error = double(40_000).unwrap_err();
+    assert!(
+        matches!(&error, Error::Backend { source, .. }
+            if matches!(**source, stepmesh_core::Error::OutOfMemory { .. })),
+        "{error}"
+    );
+    double(12_000).unwrap();
 }
 
 #[test]
