@@ -1,12 +1,16 @@
-//! The devices behind the lazy core: copying values, compiling graphs, executing them.
+//! The devices behind the lazy core: copying values, compiling graphs, executing them. Memory, streams
+//! and failures are stepmesh-lazy's backend's business; here they get the core's numbers and words.
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::error::Error as _;
+use std::sync::{Mutex, PoisonError};
 
-use stepmesh_core::compute::{Argument, CompileOptions, Compute, Executable};
-use stepmesh_core::{Buffer, Device, Stream};
-use stepmesh_graph::{DType, Shape, TensorType};
+use stepmesh_core::Device;
+use stepmesh_graph::{DType, TensorType};
+use stepmesh_lazy::{
+    BackendDataPtr, BackendDevice, BackendOptions, ComputationPtr, LazyBackend as _, Scalar,
+    StepMeshBackend,
+};
 
 use super::data::Data;
 use super::program::Program;
@@ -22,9 +26,10 @@ pub(super) struct LazyBackend {
 /// One device: everything is computed on one stream, in the order in which the core asks for it.
 #[derive(Debug)]
 struct LazyDevice {
+    backend: StepMeshBackend,
+    name: BackendDevice,
+    /// For messages.
     device: Device,
-    compute: Compute,
-    stream: Stream,
 }
 
 /// Where random numbers go on.
@@ -41,23 +46,11 @@ impl LazyBackend {
                 fault: "no devices were given".into(),
             });
         }
-        let open = |device: &Device| -> Result<LazyDevice, Error> {
-            let compute = device.compute().ok_or_else(|| Error::Lazy {
-                fault: format!(
-                    "{}:{} cannot compute: its plugin has no stepmesh.compute.v1; use another backend, \
-                     such as cpu",
-                    device.backend().name(),
-                    device.ordinal()
-                ),
-            })?;
-            Ok(LazyDevice {
-                device: device.clone(),
-                compute,
-                stream: device.create_stream()?,
-            })
-        };
         Ok(Self {
-            devices: devices.iter().map(open).collect::<Result<_, _>>()?,
+            devices: devices
+                .iter()
+                .map(LazyDevice::open)
+                .collect::<Result<_, _>>()?,
             random: Mutex::new(Random {
                 seed: SEED_AT_FIRST,
                 offset: 0,
@@ -76,27 +69,17 @@ impl LazyBackend {
         ty: TensorType,
         bytes: &[u8],
     ) -> Result<Data, String> {
-        if bytes.len() != ty.len_bytes() {
-            return Err(format!("{} bytes for {ty}", bytes.len()));
-        }
-        let data = self.empty(device, ty)?;
-        let written = data.buffer.write_bytes(0, bytes);
-        written.map_err(|error| error.to_string())?;
-        Ok(data)
+        let LazyDevice { backend, name, .. } = self.device(device)?;
+        let value = backend.upload(ty, bytes, name);
+        let value = value.map_err(|error| words_of(&error))?;
+        Ok(Data { device, value })
     }
 
     /// Copies a value out, once the work before is done.
     pub(super) fn download(&self, data: &Data, bytes: &mut [u8]) -> Result<(), String> {
-        if bytes.len() != data.ty.len_bytes() {
-            return Err(format!("{} bytes for {}", bytes.len(), data.ty));
-        }
-        let waited = self
-            .device(data.device)?
-            .stream
-            .synchronize(EXECUTION_TIMEOUT);
-        waited.map_err(|error| error.to_string())?;
-        let read = data.buffer.read_bytes(0, bytes);
-        read.map_err(|error| error.to_string())
+        let backend = &self.device(data.device)?.backend;
+        let read = backend.download(&data.value, bytes);
+        read.map_err(|error| words_of(&error))
     }
 
     /// Compiles a program for the device that it was traced for.
@@ -104,12 +87,14 @@ impl LazyBackend {
         self.executable(program, program.device).map(drop)
     }
 
-    fn executable(&self, program: &Program, device: usize) -> Result<Arc<Executable>, String> {
+    fn executable(&self, program: &Program, device: usize) -> Result<ComputationPtr, String> {
         program.executable(device, || {
             let LazyDevice {
-                device, compute, ..
+                backend,
+                name,
+                device,
             } = self.device(device)?;
-            let is_supported = |op, dtype| compute.supports(op, dtype).unwrap_or(true);
+            let is_supported = |op, dtype| backend.supports(name, op, dtype).unwrap_or(true);
             if let Some((id, dtype)) = program.graph.first_unsupported(is_supported) {
                 return Err(format!(
                     "{}:{} has no {} of {dtype}; use another backend, or run it eagerly with \
@@ -119,8 +104,8 @@ impl LazyBackend {
                     program.graph.node(id).kind(),
                 ));
             }
-            let compiled = compute.compile(&program.graph, &CompileOptions::default());
-            compiled.map_err(|error| error.to_string())
+            let compiled = backend.compile_graph(program.graph.clone(), name);
+            compiled.map_err(|error| words_of(&error))
         })
     }
 
@@ -132,27 +117,13 @@ impl LazyBackend {
         args: &[&Data],
     ) -> Result<Vec<Data>, String> {
         let executable = self.executable(program, device)?;
-        let random = self.random_arguments(program, device)?;
-        let args: Vec<Argument<'_>> = args
-            .iter()
-            .map(|data| &data.buffer)
-            .chain(&random)
-            .map(Argument::from)
-            .collect();
-        let results: Result<Vec<Data>, String> = program
-            .graph
-            .result_types()
-            .map(|ty| self.empty(device, ty))
-            .collect();
-        let results = results?;
-        let outs: Vec<Argument<'_>> = results
-            .iter()
-            .map(|data| Argument::from(&data.buffer))
-            .collect();
-        let stream = &self.device(device)?.stream;
-        let submitted = executable.execute(&args, &outs, stream);
-        submitted.map_err(|error| error.to_string())?;
-        Ok(results)
+        let mut args: Vec<BackendDataPtr> = args.iter().map(|data| data.value.clone()).collect();
+        args.extend(self.random_arguments(program, device)?);
+        let LazyDevice { backend, name, .. } = self.device(device)?;
+        let results = backend.execute_computation(&executable, &args, name);
+        let results = results.map_err(|error| words_of(&error))?;
+        let data = |value| Data { device, value };
+        Ok(results.into_iter().map(data).collect())
     }
 
     pub(super) fn set_rng_seed(&self, seed: u64) {
@@ -161,9 +132,9 @@ impl LazyBackend {
 
     /// Waits until every device has done what it was asked for.
     pub(super) fn synchronize(&self) -> Result<(), String> {
-        for device in &self.devices {
-            let waited = device.stream.synchronize(EXECUTION_TIMEOUT);
-            waited.map_err(|error| error.to_string())?;
+        for LazyDevice { backend, name, .. } in &self.devices {
+            let waited = backend.wait_device_ops(name);
+            waited.map_err(|error| words_of(&error))?;
         }
         Ok(())
     }
@@ -173,7 +144,7 @@ impl LazyBackend {
         &self,
         program: &Program,
         device: usize,
-    ) -> Result<Vec<Arc<Buffer>>, String> {
+    ) -> Result<Vec<BackendDataPtr>, String> {
         if !program.is_random {
             return Ok(Vec::new());
         }
@@ -183,24 +154,18 @@ impl LazyBackend {
             random.offset = offset.wrapping_add(program.drawn);
             (random.seed, offset)
         };
-        let ty = TensorType::new(DType::I64, Shape::SCALAR).map_err(|error| error.to_string())?;
-        let upload = |number: u64| self.upload(device, ty, &number.to_le_bytes());
-        Ok(vec![upload(seed)?.buffer, upload(offset)?.buffer])
+        let LazyDevice { backend, name, .. } = self.device(device)?;
+        // They travel with the launch.
+        let number = |number: u64| {
+            let scalar = Scalar::Int(number.cast_signed());
+            let value = backend.make_computation_data_from_scalar(scalar, DType::I64, name);
+            value.map_err(|error| words_of(&error))
+        };
+        Ok(vec![number(seed)?, number(offset)?])
     }
 
     fn random(&self) -> std::sync::MutexGuard<'_, Random> {
         self.random.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn empty(&self, device: usize, ty: TensorType) -> Result<Data, String> {
-        // A value without elements has an address all the same.
-        let len_bytes = ty.len_bytes().max(1) as u64;
-        let buffer = self.device(device)?.device.alloc(len_bytes);
-        Ok(Data {
-            device,
-            ty,
-            buffer: Arc::new(buffer.map_err(|error| error.to_string())?),
-        })
     }
 
     fn device(&self, ordinal: usize) -> Result<&LazyDevice, String> {
@@ -209,7 +174,38 @@ impl LazyBackend {
     }
 }
 
+impl LazyDevice {
+    fn open(device: &Device) -> Result<Self, Error> {
+        let fault = |fault: String| Error::Lazy { fault };
+        if device.compute().is_none() {
+            return Err(fault(format!(
+                "{}:{} cannot compute: its plugin has no stepmesh.compute.v1; use another backend, such \
+                 as cpu",
+                device.backend().name(),
+                device.ordinal()
+            )));
+        }
+        let backend = StepMeshBackend::new(device.backend(), BackendOptions::default());
+        let backend = backend.map_err(|error| fault(words_of(&error)))?;
+        let name = backend.device_of(device);
+        Ok(Self {
+            name: name.map_err(|error| fault(words_of(&error)))?,
+            backend,
+            device: device.clone(),
+        })
+    }
+}
+
+/// An error with what caused it, for the core takes a text.
+fn words_of(error: &stepmesh_lazy::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(known) = cause {
+        words += &format!(": {known}");
+        cause = known.source();
+    }
+    words
+}
+
 /// PyTorch's default seed, so that runs without one repeat.
 const SEED_AT_FIRST: u64 = 67_280_421_310_721;
-/// Longest wait for a device: a step that takes longer is a hang.
-const EXECUTION_TIMEOUT: Duration = Duration::from_secs(600);

@@ -1,19 +1,16 @@
 //! Values on a device, as the lazy core holds them.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
-
-use stepmesh_core::Buffer;
 use stepmesh_graph::{DType, Shape, TensorType};
+use stepmesh_lazy::BackendDataPtr;
 
 use super::hooks::RawType;
 
-/// A value: memory of a device, and what is in it.
+/// A value, and the device that it lies on.
 #[derive(Clone, Debug)]
 pub(super) struct Data {
     pub(super) device: usize,
-    pub(super) ty: TensorType,
-    pub(super) buffer: Arc<Buffer>,
+    pub(super) value: BackendDataPtr,
 }
 
 /// The type of `c10::ScalarType`'s number, if we have it.

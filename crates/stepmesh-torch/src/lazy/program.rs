@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use stepmesh_core::compute::Executable;
 use stepmesh_graph::Graph;
+use stepmesh_lazy::ComputationPtr;
 
 /// A graph that was taken from PyTorch.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Program {
     /// How many random elements an execution draws.
     pub(super) drawn: u64,
     /// By device: the core has one computation for equal graphs, whichever device they are for.
-    executables: Mutex<BTreeMap<usize, Arc<Executable>>>,
+    executables: Mutex<BTreeMap<usize, ComputationPtr>>,
 }
 
 impl Program {
@@ -36,8 +36,8 @@ impl Program {
     pub(super) fn executable(
         &self,
         device: usize,
-        compile: impl FnOnce() -> Result<Executable, String>,
-    ) -> Result<Arc<Executable>, String> {
+        compile: impl FnOnce() -> Result<ComputationPtr, String>,
+    ) -> Result<ComputationPtr, String> {
         let lock = || {
             self.executables
                 .lock()
@@ -48,8 +48,8 @@ impl Program {
             return Ok(known);
         }
         // Without the lock, for it takes a while. If another thread is faster, its own is as good.
-        let made = Arc::new(compile()?);
-        Ok(Arc::clone(lock().entry(device).or_insert(made)))
+        let made = compile()?;
+        Ok(lock().entry(device).or_insert(made).clone())
     }
 
     /// The graph as text, as it will be compiled.

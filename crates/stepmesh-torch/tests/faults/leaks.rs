@@ -24,6 +24,9 @@ fn thousands_of_steps_hold_as_much_memory_as_some() {
         let rate = 1.0 / f64::from(u32::try_from(step + 2).unwrap());
         weight = (&weight - &gradient * rate).clamp(-10.0, 10.0);
         on.mark_step().unwrap();
+        // Waits for the device: how much is in flight, and kept for reuse afterwards, would depend on
+        // how far ahead this thread is.
+        let _ = weight.to_device(tch::Device::Cpu);
         if step % 100 == 99 {
             // An exception on its way through both languages leaves nothing behind either.
             weight.f_view([3]).unwrap_err();

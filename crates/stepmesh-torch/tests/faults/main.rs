@@ -53,8 +53,8 @@ enum On {
     Counted,
     /// There is no `exp`.
     WithoutExp,
-    /// One allocation finds no memory.
-    OutOfMemory,
+    /// It has 128 KiB of memory.
+    Small,
     /// One copy fails.
     FailingCopy,
     /// It is lost after some operations.
@@ -130,7 +130,7 @@ fn open_devices() -> Vec<Device> {
     let mut devices = sim(&[("devices", "8")]).devices();
     for options in [
         ("lacks", "exp"),
-        ("faults", "alloc:oom@5"),
+        ("memory_len_bytes", "131072"),
         ("faults", "copy:fail@5"),
         ("faults", "device:lost@30"),
     ] {
