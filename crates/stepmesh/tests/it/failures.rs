@@ -164,6 +164,29 @@ fn a_server_whose_workers_have_all_left_is_told_so() {
 }
 
 #[test]
+fn an_answer_that_was_sent_is_no_error_when_its_worker_has_left() {
+    for kind in kinds(&[TransportKind::Shm, TransportKind::Tcp]) {
+        let mut mesh = Mesh::form(config(kind, 1, 1));
+        let (push, pull) = (scalar(&mesh, 3.0), scalar(&mesh, 0.0));
+        let handle = mesh.workers[0]
+            .push_pull(&[Keyed::new(1, &push)], &[Keyed::new(2, &pull)])
+            .unwrap();
+        let server = &mesh.servers[0];
+        let mut batch = server.get_batch(PATIENCE).unwrap().next().unwrap();
+        let tensor = batch.tensors()[0].clone();
+        let answer = batch.respond(&[tensor]).unwrap();
+        handle.wait(PATIENCE).unwrap();
+        drop(handle);
+        mesh.workers.clear();
+        let over = mesh.servers[0].get_batch(PATIENCE).map(|_| ()).unwrap_err();
+        assert!(matches!(over, Error::WorkersLeft), "{kind:?}: {over}");
+        answer.wait(PATIENCE).unwrap();
+        drop((batch, answer));
+        mesh.end(Vec::new());
+    }
+}
+
+#[test]
 fn what_a_server_answered_before_it_left_is_received() {
     for _ in 0..20 {
         let mut mesh = Mesh::form(config(TransportKind::Auto, 1, 1));

@@ -70,10 +70,10 @@ impl ServerMachine {
         if worker.life != id.life {
             return Ok(true);
         }
-        match worker.link.lost() {
-            Some(error) => Err(error),
-            None => Ok(worker.answers_sent >= id.number),
+        if worker.answers_sent >= id.number {
+            return Ok(true);
         }
+        worker.link.lost().map_or(Ok(false), Err)
     }
 
     /// Posts the answers of one worker that wait, in order.

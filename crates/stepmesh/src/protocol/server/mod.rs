@@ -430,7 +430,6 @@ impl ServerMachine {
             tracing::warn!(worker = %worker.link.member, reason, "a worker is lost");
         }
         worker.plans.clear();
-        worker.answers_sent = worker.answers_made;
         // Batches that the application holds keep their slots until it lets go of them.
         let unanswered: Vec<_> = worker
             .ready
