@@ -55,10 +55,11 @@ pub(crate) fn check_scheduler(config: &Config) -> Result<(), NoScheduler> {
 
 /// Where it is, for messages.
 pub(crate) fn scheduler(config: &Config) -> String {
-    format!(
-        "{}:{}",
-        config.mesh.scheduler_host, config.mesh.scheduler_port
-    )
+    let (host, port) = (&config.mesh.scheduler_host, config.mesh.scheduler_port);
+    if host.contains(':') {
+        return format!("[{host}]:{port}");
+    }
+    format!("{host}:{port}")
 }
 
 /// `127.0.0.1:4000`, `node7:4000` or `[::1]:4000`.
@@ -77,7 +78,9 @@ fn host_and_port(text: &str) -> Result<(String, u16), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::host_and_port;
+    use stepmesh_core::config::Config;
+
+    use super::{host_and_port, scheduler};
 
     #[test]
     fn addresses_are_read_as_people_write_them() {
@@ -87,6 +90,10 @@ mod tests {
             ("[::1]:65535", "::1", 65535),
         ] {
             assert_eq!(host_and_port(text), Ok((host.into(), port)), "{text}");
+            let mut config = Config::default();
+            config.mesh.scheduler_host = host.into();
+            config.mesh.scheduler_port = port;
+            assert_eq!(scheduler(&config), text);
         }
         for text in [
             "",
