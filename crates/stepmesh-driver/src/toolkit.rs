@@ -78,8 +78,6 @@ pub struct FunctionLaunch<'a> {
     pub grid: [u32; 3],
     /// Threads of a block in each direction.
     pub block: [u32; 3],
-    /// Bytes of shared memory that each block gets, beside what the function has by itself.
-    pub shared_len_bytes: u32,
     /// What it takes; the driver copies it.
     pub arguments: &'a mut [u64],
 }

@@ -265,7 +265,6 @@ fn launch(places: &Placement, launched: Launched) -> Launch {
         function: launched.function,
         grid: [launched.blocks, 1, 1],
         block: [launched.threads, 1, 1],
-        shared_len_bytes: 0,
         arguments: buffers.map(|buffer| at(places, *buffer)).collect(),
     }
 }

@@ -36,8 +36,6 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads of a block in each direction.
     pub block: [u32; 3],
-    /// Bytes of shared memory beside what the kernel has by itself.
-    pub shared_len_bytes: u32,
     /// Its parameters: pointers, in order.
     pub arguments: Vec<Place>,
 }

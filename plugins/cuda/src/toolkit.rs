@@ -85,7 +85,8 @@ impl Toolkit for Cuda {
                 block_x,
                 block_y,
                 block_z,
-                launch.shared_len_bytes,
+                // No shared memory beside what the function has by itself.
+                0,
                 handle(stream),
                 params.as_mut_ptr(),
                 null_mut(),

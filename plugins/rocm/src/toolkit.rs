@@ -74,7 +74,8 @@ impl Toolkit for Rocm {
                 block_x,
                 block_y,
                 block_z,
-                launch.shared_len_bytes,
+                // No shared memory beside what the function has by itself.
+                0,
                 stream_of(stream),
                 params.as_mut_ptr(),
                 null_mut(),

@@ -167,7 +167,6 @@ impl<D: Driver> Executable<D> {
                         function: *function,
                         grid: launch.grid,
                         block: launch.block,
-                        shared_len_bytes: launch.shared_len_bytes,
                         arguments: &mut arguments,
                     };
                     // SAFETY: the module is loaded as long as this, which the lane or the instance
