@@ -12,7 +12,7 @@ use super::ring::{self, LINE_LEN_BYTES, LINES_MAX, LINES_MIN};
 use super::wire::QUEUE_PAIRS_MAX;
 use crate::select;
 
-/// Options of an [`RdmaFabric`](super::RdmaFabric).
+/// Options of an `RdmaFabric`, which the feature `rdma` brings.
 #[derive(Clone, Debug)]
 pub struct RdmaOptions {
     /// Which adapters, ports and GIDs may be used.
