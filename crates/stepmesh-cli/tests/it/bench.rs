@@ -33,13 +33,15 @@ fn bench_names_what_there_is_when_nothing_is_called_so() {
 
 #[test]
 fn bench_tells_why_a_process_of_its_own_failed() {
-    // Nobody joins a mesh within a millisecond.
-    let settings = ["-o", "timeouts.barrier_ms=1", "-o", "timeouts.connect_ms=1"];
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().to_str().unwrap();
+    // No member can map memory in a folder that is not there.
+    let nowhere = dir.path().join("nowhere");
+    let setting = format!("shm.dir={}", nowhere.display());
     let args = ["bench", "--quick", "--only", "alloc.per*", "--out", out];
-    let ended = run(&[&args[..], &settings[..]].concat());
+    let ended = run(&[&args[..], &["-o", &setting]].concat());
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("alloc.per_push_pull"), "{ended:?}");
+    assert!(ended.stderr.contains("nowhere"), "{ended:?}");
     assert!(ended.stdout.contains("failed"), "{ended:?}");
 }
