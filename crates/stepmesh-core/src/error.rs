@@ -252,7 +252,12 @@ impl fmt::Display for Unavailable {
             .iter()
             .map(|path| path.display().to_string())
             .collect();
-        write!(f, "\n  searched: {}", searched.join(", "))
+        write!(f, "\n  searched: {}", searched.join(", "))?;
+        if !self.is_found {
+            let remedy = "put its plugin there, or name its folder in STEPMESH_PLUGIN_PATH";
+            write!(f, "\n  {remedy}")?;
+        }
+        Ok(())
     }
 }
 

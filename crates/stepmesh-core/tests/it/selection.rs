@@ -188,6 +188,7 @@ fn an_unknown_name_gets_the_nearest_and_every_candidate_with_its_reason() {
         ),
         format!("\n  {} (cuda_like 1.0.0): is `cuda_like`", good.display()),
         format!("\n  searched: {}", zoo.path().display()),
+        "\n  put its plugin there, or name its folder in STEPMESH_PLUGIN_PATH".to_owned(),
     ] {
         assert!(text.contains(&line), "{line} is missing in\n{text}");
     }
